@@ -1,0 +1,54 @@
+"""Names of the objects of a stream (the public layout)."""
+
+import re
+
+MANIFEST = "stream.json"
+_LANE = re.compile(r"lane-(\d{5})")
+_NUMBERED = re.compile(r"(\d+)\.[a-z]+")
+
+
+def lane_folder(kind: str, lane: int) -> str:
+    """Return e.g. `shards/lane-00007/`, ended by a slash as prefixes are."""
+    return f"{kind}/lane-{lane:05d}/"
+
+
+def shard_name(lane: int, shard: int) -> str:
+    """Name of shard number `shard` of a lane; its existence is the commit."""
+    return f"{lane_folder('shards', lane)}{shard:09d}.arrow"
+
+
+def state_name(lane: int, shard: int) -> str:
+    """Name of the lane state right after shard number `shard`."""
+    return f"{lane_folder('state', lane)}{shard:09d}.avro"
+
+
+def end_name(lane: int) -> str:
+    """Name of the object that says how many samples a finished lane has."""
+    return f"end/lane-{lane:05d}.json"
+
+
+def plan_name(advance: int) -> str:
+    """Name of the plan of an advance."""
+    return f"advances/{advance:06d}.json"
+
+
+def carry_name(lane: int, advance: int) -> str:
+    """Name of a lane's carry after an advance."""
+    return f"{lane_folder('carry', lane)}{advance:06d}.avro"
+
+
+def catalog_name(dataset: str) -> str:
+    """Name of the catalog of a data set."""
+    return f"catalog/{dataset}.arrow"
+
+
+def number_of(name: str) -> int:
+    """Return the number in the last part of a numbered object's name.
+
+    Raises:
+        ValueError: the last part is not a number with an ending.
+    """
+    match = _NUMBERED.fullmatch(name.rsplit("/", 1)[-1])
+    if match is None:
+        raise ValueError(f"name must end in a number and a suffix, got {name!r}")
+    return int(match.group(1))

@@ -1,0 +1,382 @@
+"""The recipe: everything that decides the bytes of a stream, checked before any work starts.
+
+Frozen dataclasses that mirror the recipe file field by field. Run options (runner, workers,
+paths of the stream) live elsewhere and can never change a byte. The strict conversion from and
+to plain mappings is in `zephon_beam.recipe_mapping`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from zephon_beam.checks import (
+    require,
+    require_bool,
+    require_choice,
+    require_int,
+    require_text,
+)
+from zephon_beam.errors import RecipeError
+
+FORMATS = ("auto", "jsonl", "parquet", "text")
+"""Source formats that this version reads."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_WEIGHT_DIGITS = 12
+_SHARD_TOKENS = 524_288
+_MIB = 1024 * 1024
+
+
+def parse_weight(field_name: str, value: Any) -> Decimal:
+    """Read a mixture weight exactly, as a decimal number.
+
+    Raises:
+        RecipeError: not a finite decimal ≥ 0 with at most 12 significant digits.
+    """
+    repair = "write a plain decimal such as 0.7; weights are relative and need not sum to 1"
+    rule = f"a decimal of at least 0 with at most {_MAX_WEIGHT_DIGITS} significant digits"
+    require(not isinstance(value, bool), field_name, rule, value, repair)
+    try:
+        weight = Decimal(repr(value) if isinstance(value, float) else str(value))
+    except InvalidOperation:
+        raise RecipeError(f"{field_name} must be {rule}, got {value!r}; {repair}") from None
+    require(weight.is_finite() and weight >= 0, field_name, rule, value, repair)
+    digits = weight.normalize().as_tuple()
+    exponent = digits.exponent
+    plain = isinstance(exponent, int) and -30 <= exponent <= 30
+    require(plain and len(digits.digits) <= _MAX_WEIGHT_DIGITS, field_name, rule, value, repair)
+    return weight
+
+
+def canonical_weight(weight: Decimal) -> str:
+    """Return one spelling for equal weights: 0.70 and 0.7 are the same recipe."""
+    return format(weight.normalize(), "f")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerRecipe:
+    """Which tokenizer turns text into ids, and which ids frame a document."""
+
+    path: str
+    """A Hugging Face `tokenizer.json`, or a folder that holds one."""
+    eos: str | int | None = "<|endoftext|>"
+    """Token text or id appended to each document; None: nothing is appended."""
+    bos: str | int | None = None
+    """Token text or id put before each document; None: nothing."""
+    pad: str | int = 0
+    """Id or token text that fills the rest of a row; `auto`: the tokenizer's pad, else `eos`."""
+    allow_special: bool = False
+    """Whether special-token text inside a document becomes the special token."""
+
+    def __post_init__(self) -> None:
+        require_text("tokenizer.path", self.path, "name a tokenizer.json or its folder")
+        for name in ("eos", "bos"):
+            value = getattr(self, name)
+            valid = value is None or (isinstance(value, (str, int)) and value != "")
+            valid = valid and not isinstance(value, bool) and value != -1
+            require(
+                valid, f"tokenizer.{name}", "a token, an id or null", value, "e.g. <|endoftext|>"
+            )
+        valid = isinstance(self.pad, (str, int)) and not isinstance(self.pad, bool)
+        require(valid, "tokenizer.pad", "an id, a token or auto", self.pad, "e.g. pad: 0")
+        require_bool("tokenizer.allow_special", self.allow_special)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetRecipe:
+    """One source of documents and its share of the mixture."""
+
+    files: str | tuple[str, ...]
+    """Glob or path, or several; the order of files is the sorted order of their names."""
+    format: str = "auto"
+    text: str = "text"
+    """Dotted name of the field that holds the text."""
+    weight: str | int | float | Decimal = "1"
+    """Relative weight, a decimal; or `size`: the catalog's bytes, frozen with the stream."""
+    passes: str | int = "repeat"
+    """How often every document is delivered; `repeat`: without end."""
+
+    def __post_init__(self) -> None:
+        patterns = (self.files,) if isinstance(self.files, str) else self.files
+        valid = isinstance(patterns, (tuple, list)) and len(patterns) > 0
+        valid = valid and all(isinstance(item, str) and item for item in patterns)
+        require(valid, "files", "a glob or a list of globs", self.files, "e.g. data/*.jsonl")
+        object.__setattr__(self, "files", tuple(patterns))
+        require_choice("format", self.format, FORMATS, _format_repair(self.format))
+        require_text("text", self.text, "name the field that holds the text")
+        if self.weight != "size":
+            weight = canonical_weight(parse_weight("weight", self.weight))
+            object.__setattr__(self, "weight", weight)
+        if self.passes != "repeat":
+            require_int("passes", self.passes, 1, "write repeat or a number of passes")
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The globs as a tuple, however they were given."""
+        return (self.files,) if isinstance(self.files, str) else self.files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleEntry:
+    """New weights from a global sample (or token count) on."""
+
+    weights: Mapping[str, Any]
+    at_sample: int | None = None
+    at_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        given = [self.at_sample is not None, self.at_tokens is not None]
+        require(
+            sum(given) == 1,
+            "mixing.schedule",
+            "entries with exactly one of at_sample and at_tokens",
+            {"at_sample": self.at_sample, "at_tokens": self.at_tokens},
+            "name the sample or the token count at which the weights change",
+        )
+        position = self.at_sample if self.at_sample is not None else self.at_tokens
+        require_int("mixing.schedule.at_sample", position, 1, "samples are counted globally from 0")
+        require(
+            isinstance(self.weights, Mapping) and len(self.weights) > 0,
+            "mixing.schedule.weights",
+            "a mapping of data set to weight",
+            self.weights,
+            "data sets that are not named get weight 0",
+        )
+        canonical = {
+            name: canonical_weight(parse_weight(f"mixing.schedule.weights.{name}", weight))
+            for name, weight in self.weights.items()
+        }
+        object.__setattr__(self, "weights", canonical)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixingRecipe:
+    """How the lanes choose the data set of the next piece."""
+
+    unit: str = "tokens"
+    when_exhausted: str = "continue"
+    schedule: tuple[ScheduleEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_choice("mixing.unit", self.unit, ("tokens", "documents"))
+        require_choice("mixing.when_exhausted", self.when_exhausted, ("continue", "stop"))
+        object.__setattr__(self, "schedule", tuple(self.schedule))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShuffleRecipe:
+    """How far documents are moved from their place in the source."""
+
+    chunks: bool = True
+    documents: bool = True
+    interleave: int = 16
+    """Open chunks per data set and lane; a document is taken from each in turn."""
+
+    def __post_init__(self) -> None:
+        require_bool("shuffle.chunks", self.chunks)
+        require_bool("shuffle.documents", self.documents)
+        require_int("shuffle.interleave", self.interleave, 1, "1 reads chunk after chunk", 4096)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackingRecipe:
+    """How sequences become rows of `seq_len` tokens."""
+
+    method: str = "best_fit"
+    open_bins: int = 64
+    overlong: str = "split"
+    within: str | Mapping[str, tuple[str, ...]] = "all"
+    max_segments: int | None = None
+
+    def __post_init__(self) -> None:
+        methods = ("concat", "best_fit", "first_fit", "best_fit_split")
+        require_choice("packing.method", self.method, methods)
+        require_int("packing.open_bins", self.open_bins, 1, "64 pads about 0.3 %", 65_536)
+        require_choice("packing.overlong", self.overlong, ("split", "truncate", "drop"))
+        if self.max_segments is not None:
+            require_int("packing.max_segments", self.max_segments, 1, "null sets no limit")
+        if isinstance(self.within, str):
+            require_choice("packing.within", self.within, ("all", "dataset"))
+        else:
+            valid = isinstance(self.within, Mapping) and len(self.within) > 0
+            require(valid, "packing.within", "all, dataset or a mapping", self.within, "see docs")
+            groups = {name: tuple(members) for name, members in self.within.items()}
+            object.__setattr__(self, "within", groups)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadRecordsRecipe:
+    """What happens to a document that can never be read."""
+
+    action: str = "fail"
+    max_fraction: str | float = "0.001"
+
+    def __post_init__(self) -> None:
+        require_choice("bad_records.action", self.action, ("fail",))
+        fraction = parse_weight("bad_records.max_fraction", self.max_fraction)
+        require(fraction <= 1, "bad_records.max_fraction", "at most 1", self.max_fraction, "e.g. 0.001")
+        object.__setattr__(self, "max_fraction", canonical_weight(fraction))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardRecipe:
+    """How shards are stored; compression never changes a digest."""
+
+    compression: str = "none"
+
+    def __post_init__(self) -> None:
+        require_choice("shard.compression", self.compression, ("none", "zstd"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A whole stream: sources, tokenizer, order, mixture and packing.
+
+    Raises:
+        RecipeError: a field is wrong; the message names it, its value and the repair.
+
+    Determinism: two recipes with equal `zephon_beam.fingerprint.recipe_identity` and equal source
+    and tokenizer contents give byte-identical streams.
+    """
+
+    name: str
+    tokenizer: TokenizerRecipe
+    datasets: Mapping[str, DatasetRecipe]
+    """In declared order, which counts: it breaks ties and numbers `source_dataset`."""
+    seed: int = 0
+    lanes: int = 8
+    seq_len: int = 2048
+    samples_per_shard: str | int = "auto"
+    mixing: MixingRecipe = field(default_factory=MixingRecipe)
+    shuffle: ShuffleRecipe = field(default_factory=ShuffleRecipe)
+    packing: PackingRecipe = field(default_factory=PackingRecipe)
+    bad_records: BadRecordsRecipe = field(default_factory=BadRecordsRecipe)
+    chunk_bytes: int | None = None
+    """Bytes of source per chunk; None: derived per data set and stored in `stream.json`."""
+    shard: ShardRecipe = field(default_factory=ShardRecipe)
+
+    def __post_init__(self) -> None:
+        require_text("name", self.name, "give the stream a name; it does not change its bytes")
+        require_int("seed", self.seed, 0, "any integer of at least 0")
+        require_int("lanes", self.lanes, 1, "8 is a good default", 65_536)
+        require_int("seq_len", self.seq_len, 1, "tokens of one row", 1 << 24)
+        if self.samples_per_shard != "auto":
+            require_int("samples_per_shard", self.samples_per_shard, 1, "or write auto")
+        if self.chunk_bytes is not None:
+            require_int("chunk_bytes", self.chunk_bytes, 1, "e.g. 256KiB, or leave it out", 1 << 40)
+        self._check_datasets()
+        self._check_schedule()
+        self._check_packing()
+
+    @property
+    def shard_samples(self) -> int:
+        """Samples of one shard, with `auto` resolved from the row length."""
+        if isinstance(self.samples_per_shard, int):
+            return self.samples_per_shard
+        return max(1, _SHARD_TOKENS // self.seq_len)
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names in declared order; the place in it is `source_dataset`."""
+        return tuple(self.datasets)
+
+    @property
+    def group_of_dataset(self) -> tuple[int, ...]:
+        """Bin group of each data set under `packing.within`, groups numbered from 0."""
+        within = self.packing.within
+        if within == "all":
+            return tuple(0 for _ in self.datasets)
+        if within == "dataset":
+            return tuple(range(len(self.datasets)))
+        groups = dict(within) if isinstance(within, Mapping) else {}
+        place = {name: g for g, members in enumerate(groups.values()) for name in members}
+        return tuple(place[name] for name in self.datasets)
+
+    def _check_datasets(self) -> None:
+        valid = isinstance(self.datasets, Mapping) and len(self.datasets) > 0
+        require(valid, "datasets", "a mapping with at least one data set", self.datasets, "add one")
+        require(len(self.datasets) < 65_535, "datasets", "fewer than 65535", len(self.datasets), "")
+        for name in self.datasets:
+            require(
+                isinstance(name, str) and bool(_NAME.fullmatch(name)),
+                "datasets",
+                "named with letters, digits, '.', '_' and '-'",
+                name,
+                "the name becomes a file name in the stream",
+            )
+        weights = [dataset.weight for dataset in self.datasets.values()]
+        sized = [weight for weight in weights if weight == "size"]
+        require(
+            len(sized) in (0, len(weights)),
+            "datasets.*.weight",
+            "`size` for all data sets or for none",
+            weights,
+            "bytes and plain numbers cannot be compared",
+        )
+        require(
+            any(weight != "0" for weight in weights),
+            "datasets.*.weight",
+            "above 0 for at least one data set",
+            weights,
+            "with all weights 0 nothing could ever be taken",
+        )
+
+    def _check_schedule(self) -> None:
+        previous = 0
+        for entry in self.mixing.schedule:
+            position = self.schedule_sample(entry)
+            require(
+                position % self.lanes == 0,
+                "mixing.schedule.at_sample",
+                f"a multiple of lanes ({self.lanes})",
+                position,
+                f"use {-(-position // self.lanes) * self.lanes}",
+            )
+            require(
+                position > previous,
+                "mixing.schedule",
+                "in increasing order of samples",
+                position,
+                "sort the entries",
+            )
+            previous = position
+            unknown = [name for name in entry.weights if name not in self.datasets]
+            require(not unknown, "mixing.schedule.weights", "names of data sets", unknown, "check spelling")
+            positive = any(weight != "0" for weight in entry.weights.values())
+            require(positive, "mixing.schedule.weights", "not all 0", dict(entry.weights), "raise one")
+
+    def schedule_sample(self, entry: ScheduleEntry) -> int:
+        """Global sample at which an entry takes effect; tokens are rounded up to whole rounds."""
+        if entry.at_sample is not None:
+            return entry.at_sample
+        round_tokens = self.lanes * self.seq_len
+        return -(-(entry.at_tokens or 0) // round_tokens) * self.lanes
+
+    def _check_packing(self) -> None:
+        within = self.packing.within
+        if isinstance(within, Mapping):
+            members = [name for group in within.values() for name in group]
+            require(
+                sorted(members) == sorted(self.datasets),
+                "packing.within",
+                "groups that name every data set exactly once",
+                {group: list(names) for group, names in within.items()},
+                f"the data sets are {', '.join(self.datasets)}",
+            )
+        groups = len(set(self.group_of_dataset))
+        size = groups * self.packing.open_bins * self.seq_len * 4
+        require(
+            size <= 32 * _MIB,
+            "packing.open_bins",
+            "small enough that groups · open_bins · seq_len · 4 bytes stay within 32 MiB",
+            self.packing.open_bins,
+            f"use at most {max(1, 32 * _MIB // (groups * self.seq_len * 4))}",
+        )
+
+
+def _format_repair(value: object) -> str:
+    if value in ("avro", "arrow", "webdataset"):
+        return "this version reads jsonl, parquet and text; convert the files to one of these"
+    return ""

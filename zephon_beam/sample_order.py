@@ -1,0 +1,105 @@
+"""Global order of samples: from a global number to (lane, index within the lane) and back.
+
+While every lane runs, sample `g` is index `g // lanes` of lane `g % lanes`. Lanes of a finite
+stream end at lengths of their own; then the round goes on over the lanes that are left:
+
+    lengths 3, 1, 2      lane 0:  0  3  5
+                         lane 1:  1
+                         lane 2:  2  4
+
+So the order is by (index, lane), skipping lanes with length ≤ index: a function of the stream.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_beam.errors import StreamExhaustedError
+
+_ENDLESS = 1 << 62
+
+IntArray = npt.NDArray[np.int64]
+
+
+class SampleOrder:
+    """The order for one set of known lane lengths.
+
+    A lane without a known length counts as endless. That is safe for every sample before which
+    no unknown end lies, which is what `complete_prefix` counts.
+    """
+
+    def __init__(self, lane_count: int, lengths: Sequence[int | None] | None = None) -> None:
+        """Prepare the spans between lane ends.
+
+        Args:
+            lane_count: lanes of the stream.
+            lengths: samples of each lane, None where the lane has not ended.
+        """
+        known = lengths if lengths is not None else [None] * lane_count
+        if len(known) != lane_count:
+            raise ValueError(f"lengths must have {lane_count} entries, got {len(known)}")
+        self.lane_count = lane_count
+        self.lengths = np.array([_ENDLESS if n is None else n for n in known], dtype=np.int64)
+        # Span k covers indices [start_k, start_k+1), in which the same lanes are alive.
+        ends = sorted({int(n) for n in self.lengths})
+        starts = [0, *[end for end in ends if 0 < end < _ENDLESS]]
+        self._starts = np.array(starts, dtype=np.int64)
+        self._alive = [np.flatnonzero(self.lengths > start) for start in starts]
+        firsts = [0]
+        for k in range(1, len(starts)):
+            firsts.append(firsts[-1] + (starts[k] - starts[k - 1]) * len(self._alive[k - 1]))
+        self._firsts = np.array(firsts, dtype=np.int64)
+
+    @property
+    def total(self) -> int | None:
+        """Samples of the whole stream, or None while a lane has no known end."""
+        if bool(np.any(self.lengths == _ENDLESS)):
+            return None
+        return int(self.lengths.sum())
+
+    def locate(self, first: int, last: int) -> tuple[IntArray, IntArray]:
+        """Return the places of samples [first, last).
+
+        Returns:
+            (lanes int64[last - first], indices int64[last - first]).
+
+        Raises:
+            StreamExhaustedError: the stream has fewer than `last` samples.
+        """
+        total = self.total
+        if total is not None and last > total:
+            raise StreamExhaustedError(
+                f"sample must be below {total}, the length of this finite stream, got {last - 1}"
+            )
+        numbers = np.arange(first, last, dtype=np.int64)
+        lanes, indices = np.empty_like(numbers), np.empty_like(numbers)
+        spans = np.searchsorted(self._firsts, numbers, side="right") - 1
+        for span in np.unique(spans):
+            chosen = spans == span
+            alive = self._alive[span]
+            offset = numbers[chosen] - self._firsts[span]
+            lanes[chosen] = alive[offset % len(alive)]
+            indices[chosen] = self._starts[span] + offset // len(alive)
+        return lanes, indices
+
+    def number_of(self, lane: int, index: int) -> int:
+        """Return how many samples come before index `index` of a lane."""
+        caps = np.where(np.arange(self.lane_count) < lane, index + 1, index)
+        return int(np.minimum(self.lengths, caps).sum())
+
+    def complete_prefix(self, committed: Sequence[int]) -> int:
+        """Return the length of the gapless global prefix.
+
+        Args:
+            committed: samples of each lane that exist without a hole from its start.
+        """
+        missing = [
+            (done, lane)
+            for lane, done in enumerate(committed)
+            if done < int(self.lengths[lane])
+        ]
+        if not missing:
+            return int(self.lengths.sum())
+        index, lane = min(missing)
+        return self.number_of(lane, index)

@@ -1,0 +1,274 @@
+"""The shard codec: consecutive samples of one lane as one immutable Arrow IPC file.
+
+One record batch, one row a sample. Column names, types and metadata keys are a public contract:
+other programs read shards by them. Digests are *logical*: they cover the values of the columns,
+not the file's bytes, so a shard stored with another codec has the same digest.
+"""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon_beam.errors import CorruptShardError
+
+FORMAT_VERSION = 1
+DIGEST_BYTES = 16
+
+SEGMENT_COLUMNS: dict[str, Any] = {
+    "segment_starts": np.int32,
+    "segment_lengths": np.int32,
+    "source_dataset": np.uint16,
+    "source_file": np.uint32,
+    "source_document": np.int64,
+    "source_output": np.uint32,
+    "source_offset": np.int32,
+    "source_pass": np.uint32,
+    "segment_next": np.int32,
+}
+"""Columns with one value per segment, each list<dtype>, in file order.
+
+`segment_starts` and `segment_lengths` place a segment in its row; the rest of the row is padding.
+`source_dataset` is the place in the recipe's order, `source_file` the place in the catalog,
+`source_document` the locator inside the file, `source_output` the number among the documents that
+a transform made of that record, `source_offset` the piece's first token within its document,
+`source_pass` the pass over the data set, `segment_next` the token that follows the piece in its
+document (-1 at the document's end).
+"""
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """Consecutive samples of one lane as flat arrays; immutable by convention.
+
+    tokens: uint16 or uint32 [samples, seq_len].
+    segment_offsets: int64[samples + 1], bounds of each sample's segments in the segment arrays.
+    segments: one array of length segment_offsets[-1] for each of `SEGMENT_COLUMNS`.
+    loss_mask: uint8 [samples, seq_len] or None; belongs to the label at its place.
+    """
+
+    tokens: Array
+    segment_offsets: Array
+    segments: dict[str, Array]
+    loss_mask: Array | None = None
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.tokens)
+
+    @property
+    def valid_tokens(self) -> Array:
+        """Labels that count in each sample, int32[samples].
+
+        Every token of a segment has a label except the last one of a document; a loss mask leaves
+        out those that are not to be learned.
+        """
+        labelled = self.segments["segment_lengths"].astype(np.int64)
+        labelled -= self.segments["segment_next"] < 0
+        if self.loss_mask is not None:
+            labelled = self._masked_labels(labelled)
+        sums = np.concatenate(([0], np.cumsum(labelled)))
+        return (sums[self.segment_offsets[1:]] - sums[self.segment_offsets[:-1]]).astype(np.int32)
+
+    def _masked_labels(self, labelled: Array) -> Array:
+        """Count the learned labels of each segment, int64[segments]."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self.segment_offsets))
+        flat = np.asarray(self.loss_mask).reshape(-1)
+        sums = np.concatenate(([0], np.cumsum(flat, dtype=np.int64)))
+        first = rows * self.tokens.shape[1] + self.segments["segment_starts"]
+        return np.asarray(sums[first + labelled] - sums[first])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardHeader:
+    """What a shard says of itself in its schema metadata."""
+
+    fingerprint: str
+    lane: int
+    first_sample: int
+    """Global number of the shard's first sample while all lanes run: index · lanes + lane."""
+    count: int
+    digest: str
+    """Hexadecimal BLAKE2b over the logical digests of the rows."""
+    format_version: int = FORMAT_VERSION
+
+
+def row_digests(samples: Samples) -> list[bytes]:
+    """Hash the logical content of every row, 16 bytes each.
+
+    A row's content is its tokens, its loss mask and its segment values; the number of segments
+    is hashed too, so no two different rows share an encoding.
+    """
+    tokens = np.ascontiguousarray(samples.tokens).astype(_little(samples.tokens.dtype), copy=False)
+    columns = [
+        np.ascontiguousarray(samples.segments[name]).astype(_little(dtype), copy=False)
+        for name, dtype in SEGMENT_COLUMNS.items()
+    ]
+    bounds = samples.segment_offsets.tolist()
+    digests = []
+    for row in range(len(samples)):
+        first, last = bounds[row], bounds[row + 1]
+        state = blake2b(tokens[row].data, digest_size=DIGEST_BYTES)
+        state.update((last - first).to_bytes(4, "little"))
+        for column in columns:
+            state.update(column[first:last].data)
+        if samples.loss_mask is not None:
+            state.update(np.ascontiguousarray(samples.loss_mask[row]).data)
+        digests.append(state.digest())
+    return digests
+
+
+def digest_of_rows(digests: list[bytes]) -> str:
+    """Fold row digests into one, in order; also the stream digest over global order."""
+    return blake2b(b"".join(digests), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def encode_shard(
+    samples: Samples, *, fingerprint: str, lane: int, first_sample: int, compression: str = "none"
+) -> bytes:
+    """Encode samples as a shard file.
+
+    Returns:
+        The bytes of an Arrow IPC file with one record batch.
+
+    Determinism: depends on the arguments alone; Arrow writes no time, host or version into it.
+    """
+    header = {
+        "format_version": str(FORMAT_VERSION),
+        "fingerprint": fingerprint,
+        "lane": str(lane),
+        "first_sample": str(first_sample),
+        "count": str(len(samples)),
+        "digest": digest_of_rows(row_digests(samples)),
+    }
+    columns: dict[str, Any] = {"tokens": _rows_column(samples.tokens)}
+    offsets = pa.array(samples.segment_offsets, pa.int32())
+    for name, dtype in SEGMENT_COLUMNS.items():
+        values = pa.array(np.ascontiguousarray(samples.segments[name], dtype=dtype))
+        columns[name] = pa.ListArray.from_arrays(offsets, values)
+    columns["valid_tokens"] = pa.array(samples.valid_tokens, pa.int32())
+    if samples.loss_mask is not None:
+        columns["loss_mask"] = _rows_column(samples.loss_mask)
+    fields = [pa.field(name, column.type, nullable=False) for name, column in columns.items()]
+    schema = pa.schema(fields, metadata=header)
+    batch = pa.record_batch(list(columns.values()), schema=schema)
+    sink = pa.BufferOutputStream()
+    codec = None if compression == "none" else compression
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def decode_header(data: bytes | memoryview, name: str) -> ShardHeader:
+    """Read only the header of a shard.
+
+    Raises:
+        CorruptShardError: not a whole shard of a format version that this version reads.
+    """
+    return _header(_open(data, name).schema, name)
+
+
+def decode_shard(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Samples]:
+    """Decode a shard without copying its columns (uncompressed shards).
+
+    Args:
+        data: the whole file; arrays keep referring to it.
+        name: what to call it in errors.
+
+    Raises:
+        CorruptShardError: truncated, altered in structure, or of an unknown format version.
+    """
+    reader = _open(data, name)
+    header = _header(reader.schema, name)
+    try:
+        batch = reader.get_batch(0)
+        count = batch.num_rows
+        column = {field: batch.column(field) for field in batch.schema.names}
+        lists = column["segment_lengths"]
+        offsets = np.asarray(lists.offsets, dtype=np.int64)
+        segments = {field: np.asarray(column[field].values) for field in SEGMENT_COLUMNS}
+        mask = column.get("loss_mask")
+        samples = Samples(
+            tokens=np.asarray(column["tokens"].values).reshape(count, -1),
+            segment_offsets=offsets,
+            segments=segments,
+            loss_mask=None if mask is None else np.asarray(mask.values).reshape(count, -1),
+        )
+    except (KeyError, pa.ArrowInvalid, OSError, ValueError, AttributeError) as error:
+        raise CorruptShardError(_corrupt(name, str(error))) from error
+    if header.count != count:
+        raise CorruptShardError(_corrupt(name, f"header says {header.count} rows, found {count}"))
+    return header, samples
+
+
+def verify_digest(header: ShardHeader, samples: Samples, name: str) -> list[bytes]:
+    """Recompute the digest of a decoded shard and return the row digests.
+
+    Raises:
+        CorruptShardError: the content is not what was committed.
+    """
+    digests = row_digests(samples)
+    found = digest_of_rows(digests)
+    if found != header.digest:
+        raise CorruptShardError(_corrupt(name, f"digest: expected {header.digest}, found {found}"))
+    return digests
+
+
+def same_shard(stored: bytes, computed: bytes) -> bool:
+    """Say whether two shard files hold the same rows under the same identity."""
+    try:
+        stored_header, samples = decode_shard(stored, "stored shard")
+        verify_digest(stored_header, samples, "stored shard")
+    except CorruptShardError:
+        return False
+    return stored_header == decode_header(computed, "computed shard")
+
+
+def _open(data: bytes | memoryview, name: str) -> Any:
+    try:
+        return pa.ipc.open_file(pa.py_buffer(data))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptShardError(_corrupt(name, str(error))) from error
+
+
+def _header(schema: Any, name: str) -> ShardHeader:
+    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    try:
+        version = int(metadata["format_version"])
+        header = ShardHeader(
+            fingerprint=metadata["fingerprint"],
+            lane=int(metadata["lane"]),
+            first_sample=int(metadata["first_sample"]),
+            count=int(metadata["count"]),
+            digest=metadata["digest"],
+            format_version=version,
+        )
+    except (KeyError, ValueError) as error:
+        raise CorruptShardError(_corrupt(name, f"metadata lacks {error}")) from error
+    if version != FORMAT_VERSION:
+        raise CorruptShardError(
+            f"{name}: format version must be {FORMAT_VERSION}, got {version}; "
+            "read it with the version of zephon-beam that wrote it"
+        )
+    return header
+
+
+def _rows_column(values: Array) -> Any:
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+def _little(dtype: Any) -> Any:
+    return np.dtype(dtype).newbyteorder("<")
+
+
+def _corrupt(name: str, reason: str) -> str:
+    return (
+        f"{name} is corrupt: {reason}; nothing after it can be trusted; delete it and run the "
+        "recipe again, which recomputes it from the lane state before it"
+    )

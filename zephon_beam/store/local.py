@@ -1,0 +1,176 @@
+"""A store in a local or shared POSIX folder: durable, atomic, and without stray files.
+
+An immutable object is written to an unnamed file and linked to its name only when complete and
+synced, so a process killed at any moment leaves either the whole object or nothing.
+"""
+
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+
+from zephon_beam.errors import DeterminismError
+from zephon_beam.store.base import SameContent
+
+_TEMPORARY = ".tmp-"
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.EPERM)
+
+
+class LocalStore:
+    """Objects as files below a folder, created when the first object is written.
+
+    Raises:
+        ValueError: a name leaves the root or is not a plain relative path.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        """Open the folder; it need not exist yet."""
+        self._root = Path(root).expanduser().absolute()
+
+    @property
+    def uri(self) -> str:
+        """The absolute path of the folder."""
+        return str(self._root)
+
+    def put_if_absent(self, name: str, data: bytes, same: SameContent | None = None) -> bool:
+        """Create a file durably and atomically; see `Store.put_if_absent`."""
+        path = self._path(name)
+        if path.exists():
+            self._verify_equal(path, data, same)
+            return False
+        _make_folder(path.parent)
+        try:
+            _link_new(path, data)
+        except FileExistsError:
+            self._verify_equal(path, data, same)
+            return False
+        _sync_folder(path.parent)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a named temporary file and rename it over the old one."""
+        path = self._path(name)
+        _make_folder(path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def get(self, name: str) -> bytes:
+        """Read a whole file."""
+        return self._path(name).read_bytes()
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Read a stretch of a file."""
+        with self._path(name).open("rb") as file:
+            return os.pread(file.fileno(), length, start)
+
+    def open_mmap(self, name: str) -> memoryview:
+        """Map a file read-only; the pages stay shared with every other reader of the host."""
+        with self._path(name).open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def exists(self, name: str) -> bool:
+        """Say whether the file exists."""
+        return self._path(name).is_file()
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield names below a folder in sorted order, without temporary files."""
+        folder = self._path(prefix.rstrip("/")) if prefix.rstrip("/") else self._root
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+            if path.is_file() and not path.name.startswith(_TEMPORARY):
+                yield path.relative_to(self._root).as_posix()
+
+    def delete(self, name: str) -> None:
+        """Delete a file if it is there."""
+        self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        parts = name.split("/")
+        if not name or any(part in ("", ".", "..") for part in parts):
+            raise ValueError(f"name must be a plain relative path, got {name!r}")
+        return self._root.joinpath(*parts)
+
+    def _verify_equal(self, path: Path, data: bytes, same: SameContent | None) -> None:
+        stored = path.read_bytes()
+        if stored == data or (same is not None and same(stored, data)):
+            return
+        found, computed = (blake2b(side, digest_size=16).hexdigest() for side in (stored, data))
+        raise DeterminismError(
+            f"{path} exists with other content: stored {found}, computed {computed}; the same "
+            "recipe and sources must give the same bytes, so one of the two runs is wrong; keep "
+            "both for comparison and rebuild the stream in a new place"
+        )
+
+
+def _link_new(path: Path, data: bytes) -> None:
+    """Give complete, synced data a name that must not exist yet."""
+    with _unnamed_file(path.parent) as (file, source):
+        view = memoryview(data)
+        while len(view):
+            view = view[os.write(file, view) :]
+        os.fsync(file)
+        if source is not None:
+            os.link(source, path)
+            return
+        # Passing a folder descriptor makes Python call linkat, which follows the /proc link.
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.link(f"/proc/self/fd/{file}", path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def _unnamed_file(folder: Path) -> Iterator[tuple[int, str | None]]:
+    """Yield (descriptor, None) of a file without a name, or (descriptor, name) without O_TMPFILE."""
+    try:
+        file = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o644)
+    except AttributeError:
+        file = -1
+    except OSError as error:
+        if error.errno not in _NO_TMPFILE:
+            raise
+        file = -1
+    if file >= 0:
+        try:
+            yield file, None
+        finally:
+            os.close(file)
+        return
+    file, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
+    try:
+        os.fchmod(file, 0o644)
+        yield file, name
+    finally:
+        os.close(file)
+        Path(name).unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create missing folders and sync the one that gained an entry."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
