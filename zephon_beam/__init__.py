@@ -1,0 +1,1 @@
+"""The pure core of zephon-beam and its trainer-side reader; nothing here imports Apache Beam."""
