@@ -1,0 +1,92 @@
+"""What a lane process must know of the recipe and the sources, in plain numbers."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from zephon_beam.manifest import Manifest
+from zephon_beam.mixing import MixingPhase, integer_weights
+from zephon_beam.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneConfig:
+    """The part of a stream's definition that mixing and packing depend on."""
+
+    fingerprint: str
+    lanes: int
+    seq_len: int
+    samples_per_shard: int
+    token_dtype: str
+    pad_id: int
+    has_loss_mask: bool
+    interleave: int
+    chunk_totals: tuple[int | None, ...]
+    """Chunks of each data set over all lanes and passes; None: endless."""
+    phases: tuple[MixingPhase, ...]
+    unit: str
+    stop_when_exhausted: bool
+    overlong: str
+    packing: str
+    open_bins: int
+    max_segments: int | None
+    group_of_dataset: tuple[int, ...]
+
+    @property
+    def dataset_count(self) -> int:
+        """Number of data sets."""
+        return len(self.chunk_totals)
+
+    @property
+    def group_count(self) -> int:
+        """Number of groups that share bins."""
+        return max(self.group_of_dataset) + 1
+
+    def channel_chunks(self, dataset: int, lane: int) -> int | None:
+        """Return how many chunks a lane reads of a data set, None if without end."""
+        total = self.chunk_totals[dataset]
+        return None if total is None else max(0, -(-(total - lane) // self.lanes))
+
+
+def make_lane_config(recipe: Recipe, manifest: Manifest) -> LaneConfig:
+    """Derive the configuration that every lane of a stream shares.
+
+    Determinism: depends on the recipe and on what `stream.json` froze.
+    """
+    datasets = list(recipe.datasets.values())
+    totals = [
+        None if dataset.passes == "repeat" else int(dataset.passes) * frozen.chunk_count
+        for dataset, frozen in zip(datasets, manifest.datasets, strict=True)
+    ]
+    return LaneConfig(
+        fingerprint=manifest.fingerprint,
+        lanes=manifest.lanes,
+        seq_len=manifest.seq_len,
+        samples_per_shard=manifest.samples_per_shard,
+        token_dtype=np.dtype(manifest.token_dtype).name,
+        pad_id=manifest.pad_id,
+        has_loss_mask=manifest.has_loss_mask,
+        interleave=recipe.shuffle.interleave,
+        chunk_totals=tuple(totals),
+        phases=_phases(recipe, [frozen.weight for frozen in manifest.datasets]),
+        unit=recipe.mixing.unit,
+        stop_when_exhausted=recipe.mixing.when_exhausted == "stop",
+        overlong=recipe.packing.overlong,
+        packing=recipe.packing.method,
+        open_bins=recipe.packing.open_bins,
+        max_segments=recipe.packing.max_segments,
+        group_of_dataset=recipe.group_of_dataset,
+    )
+
+
+def _phases(recipe: Recipe, weights: list[str]) -> tuple[MixingPhase, ...]:
+    """Turn global positions into packs closed by one lane."""
+    phases = [MixingPhase(start=0, weights=integer_weights([Decimal(w) for w in weights]))]
+    for entry in recipe.mixing.schedule:
+        given: dict[str, Any] = dict(entry.weights)
+        changed = [Decimal(given.get(name, "0")) for name in recipe.datasets]
+        start = recipe.schedule_sample(entry) // recipe.lanes
+        phases.append(MixingPhase(start=start, weights=integer_weights(changed)))
+    return tuple(phases)

@@ -1,0 +1,1 @@
+"""Packers: how pieces become fixed-length rows, one method a module."""

@@ -1,0 +1,109 @@
+"""The plan of an advance: for each lane where it starts and what it is supplied with.
+
+Written once, before the job, so that a job that is retried or run twice sees the same input. A
+plan is complete when every lane in it has a carry of its number (or has ended) and every shard
+that the carry counts exists.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from zephon_beam.errors import CorruptObjectError
+from zephon_beam.layout import carry_name, state_name
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SupplyEntry:
+    """Parts [first_part, first_part + part_count) of one chunk of a lane's channel.
+
+    The entry is satisfied by those parts, or by those up to the one marked last.
+    """
+
+    dataset: int
+    number: int
+    first_part: int
+    part_count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanePlan:
+    """One lane's share of an advance."""
+
+    lane: int
+    head_kind: str
+    """`carry`, `state`, or `none` for a lane that starts from nothing."""
+    head_number: int
+    """Advance of the carry or shard of the state; -1 for none."""
+    supply: tuple[SupplyEntry, ...]
+
+    @property
+    def head_name(self) -> str | None:
+        """Name of the object that the lane starts from."""
+        if self.head_kind == "none":
+            return None
+        namer = carry_name if self.head_kind == "carry" else state_name
+        return namer(self.lane, self.head_number)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One advance. Lanes that are not listed keep their head."""
+
+    advance: int
+    fingerprint: str
+    lanes: tuple[LanePlan, ...]
+
+    def lane(self, lane: int) -> LanePlan:
+        """Return a lane's share."""
+        return next(entry for entry in self.lanes if entry.lane == lane)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Encode a plan as JSON, one line a lane."""
+    head = {
+        "format_version": FORMAT_VERSION,
+        "advance": plan.advance,
+        "fingerprint": plan.fingerprint,
+    }
+    lines = [json.dumps(_lane_to_json(entry), separators=(",", ":")) for entry in plan.lanes]
+    body = ",\n".join(lines)
+    return (json.dumps(head)[:-1] + ', "lanes": [\n' + body + "\n]}\n").encode()
+
+
+def decode_plan(data: bytes, name: str) -> Plan:
+    """Decode a plan.
+
+    Raises:
+        CorruptObjectError: damaged or of another format version.
+    """
+    try:
+        raw = json.loads(data)
+        if raw["format_version"] != FORMAT_VERSION:
+            raise CorruptObjectError(
+                f"{name}: format version must be {FORMAT_VERSION}, got {raw['format_version']!r}; "
+                "use the version of zephon-beam that wrote it"
+            )
+        lanes = tuple(_lane_from_json(entry) for entry in raw["lanes"])
+        return Plan(advance=raw["advance"], fingerprint=raw["fingerprint"], lanes=lanes)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptObjectError(
+            f"{name} is corrupt: {error}; the advance cannot be run again; delete it together with "
+            "the carries of its number, and run the recipe again"
+        ) from error
+
+
+def _lane_to_json(entry: LanePlan) -> dict[str, Any]:
+    supply = [[s.dataset, s.number, s.first_part, s.part_count] for s in entry.supply]
+    return {"lane": entry.lane, "head": [entry.head_kind, entry.head_number], "supply": supply}
+
+
+def _lane_from_json(entry: Any) -> LanePlan:
+    kind, number = entry["head"]
+    supply = tuple(
+        SupplyEntry(dataset=d, number=n, first_part=first, part_count=count)
+        for d, n, first, count in entry["supply"]
+    )
+    return LanePlan(lane=entry["lane"], head_kind=kind, head_number=number, supply=supply)
