@@ -60,9 +60,9 @@ def write_demo_corpus(folder: Path) -> None:
     digest = corpus_digest(folder)
     if digest != CORPUS_DIGEST:
         raise DriftError(
-            f"demo corpus: expected digest {CORPUS_DIGEST}, found {digest} ({folder}); a stream of it "
-            "would differ from everybody else's; write it to an empty folder, and if that fails "
-            f"too, run pip install --force-reinstall --no-deps apache-beam=={BEAM_VERSION}"
+            f"demo corpus: expected digest {CORPUS_DIGEST}, found {digest} ({folder}); a stream "
+            "of it would differ from everybody else's; write it to an empty folder, and if that "
+            f"fails too, run pip install --force-reinstall --no-deps apache-beam=={BEAM_VERSION}"
         )
 
 
