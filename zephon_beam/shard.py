@@ -206,6 +206,18 @@ def decode_shard(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Samp
     return header, samples
 
 
+def decode_valid_tokens(data: bytes | memoryview, name: str) -> Array:
+    """Decode only the stored count of labels that count in each sample, int32[samples].
+
+    Raises:
+        CorruptShardError: truncated, or without that column.
+    """
+    try:
+        return np.asarray(_open(data, name).get_batch(0).column("valid_tokens"))
+    except (KeyError, pa.ArrowInvalid, OSError, ValueError) as error:
+        raise CorruptShardError(_corrupt(name, str(error))) from error
+
+
 def verify_digest(header: ShardHeader, samples: Samples, name: str) -> list[bytes]:
     """Recompute the digest of a decoded shard and return the row digests.
 

@@ -1,0 +1,221 @@
+"""Measures the reader on a stream made for the purpose: speed, first batch, memory.
+
+    python tests/benchmarks/bench_reader.py [--rows 6144] [--lanes 8] [--dtype uint16]
+
+Speeds are bytes per CPU-second of this process, with memcpy measured in the same run; bytes are
+those of int32 input_ids (of stored tokens for `tokens`). Memory is what reading adds to a process
+that has imported the reader, peak, with and without the mapped pages of the page cache.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = str(Path(__file__).resolve().parents[2])
+if REPOSITORY not in sys.path:
+    sys.path.insert(0, REPOSITORY)
+
+import numpy as np  # noqa: E402
+
+from tests.streams import make_manifest, put  # noqa: E402
+from zephon_beam.layout import MANIFEST, end_name, shard_name  # noqa: E402
+from zephon_beam.manifest import encode_manifest  # noqa: E402
+from zephon_beam.reader import StreamReader  # noqa: E402
+from zephon_beam.reader.batches import DEFAULT_FIELDS, FIELDS  # noqa: E402
+from zephon_beam.shard import SEGMENT_COLUMNS, Samples, encode_shard  # noqa: E402
+
+MICRO_BATCH_SIZE = 8
+
+
+def say(text: str) -> None:
+    """Print a line."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def fabricate(folder: Path, args: argparse.Namespace) -> None:
+    """Write a finite stream of log-normal segments with 0.3 % padding."""
+    manifest = make_manifest(
+        lanes=args.lanes,
+        seq_len=args.seq_len,
+        samples_per_shard=256,
+        token_dtype=args.dtype,
+        has_loss_mask=args.masked,
+    )
+    put(folder, MANIFEST, encode_manifest(manifest))
+    rng = np.random.default_rng(0)
+    shards = max(1, args.rows // (256 * args.lanes))
+    samples = fill(rng, 256, args)
+    for shard in range(shards):
+        for lane in range(args.lanes):
+            data = encode_shard(
+                samples,
+                fingerprint=manifest.fingerprint,
+                lane=lane,
+                first_sample=shard * 256 * args.lanes + lane,
+            )
+            put(folder, shard_name(lane, shard), data)
+    for lane in range(args.lanes):
+        put(folder, end_name(lane), json.dumps({"samples": shards * 256}).encode())
+
+
+def fill(rng: np.random.Generator, rows: int, args: argparse.Namespace) -> Samples:
+    """Fill rows with segments."""
+    starts: list[int] = []
+    lengths: list[int] = []
+    offsets = [0]
+    for _ in range(rows):
+        place, limit = 0, args.seq_len - int(rng.integers(0, max(1, args.seq_len // 150)))
+        while place < limit:
+            length = min(int(rng.lognormal(6.0, 1.0)) + 1, limit - place)
+            starts.append(place)
+            lengths.append(length)
+            place += length
+        offsets.append(len(starts))
+    count = len(starts)
+    segments: dict[str, Any] = {
+        name: np.zeros(count, dtype) for name, dtype in SEGMENT_COLUMNS.items()
+    }
+    segments["segment_starts"] = np.array(starts, np.int32)
+    segments["segment_lengths"] = np.array(lengths, np.int32)
+    segments["segment_next"] = np.where(rng.random(count) < 0.2, 5, -1).astype(np.int32)
+    shape = (rows, args.seq_len)
+    return Samples(
+        tokens=rng.integers(0, 50_000, shape).astype(args.dtype),
+        segment_offsets=np.array(offsets, np.int64),
+        segments=segments,
+        loss_mask=rng.integers(0, 2, shape).astype(np.uint8) if args.masked else None,
+    )
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Return the least CPU time of three goes."""
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        work()
+        times.append(time.process_time() - begin)
+    return min(times)
+
+
+def open_reader(folder: Path, fields: tuple[str, ...]) -> StreamReader:
+    """Open the stream as the only rank."""
+    return StreamReader(
+        str(folder), global_batch_size=512, micro_batch_size=MICRO_BATCH_SIZE, fields=fields
+    )
+
+
+def measure_speed(folder: Path, args: argparse.Namespace) -> None:
+    """Print throughputs against memcpy."""
+    tokens = args.rows * args.seq_len
+    source = np.zeros(MICRO_BATCH_SIZE * args.seq_len, np.int32)
+    target = np.empty_like(source)
+    repeats = tokens // len(source)
+
+    def copy() -> None:
+        for _ in range(repeats):
+            np.copyto(target, source)
+
+    seconds = cpu_seconds(copy)
+    say(f"{'memcpy':42} {tokens * 4 / seconds / 1e9:8.2f} GB/s")
+    cases = {
+        "tokens": ("tokens",),
+        "input_ids": ("input_ids",),
+        "input_ids, labels": ("input_ids", "labels"),
+        "default fields": DEFAULT_FIELDS,
+        "all fields": FIELDS,
+    }
+    for label, fields in cases.items():
+        reader = open_reader(folder, fields)
+
+        def read(reader: StreamReader = reader) -> None:
+            for _ in reader:
+                pass
+
+        width = np.dtype(args.dtype).itemsize if fields == ("tokens",) else 4
+        seconds = cpu_seconds(read)
+        micro = seconds / repeats * 1e6
+        say(f"{label:42} {tokens * width / seconds / 1e9:8.2f} GB/s {micro:8.1f} us a batch")
+
+
+def measure_first_batch(folder: Path, args: argparse.Namespace) -> None:
+    """Print the CPU time from a saved state to its first batch, in fresh readers."""
+    rng = np.random.default_rng(1)
+    times = []
+    for position in rng.integers(0, args.rows // 512, size=40).tolist():
+        begin = time.process_time()
+        reader = open_reader(folder, DEFAULT_FIELDS)
+        state = reader.state_dict()
+        state["next_sample"] = position * 512
+        reader.load_state_dict(state)
+        next(reader)
+        times.append((time.process_time() - begin) * 1e3)
+    say(
+        f"first batch after load_state_dict          {sorted(times)[20]:8.2f} ms CPU median, "
+        f"{max(times):.2f} ms worst"
+    )
+
+
+def resident() -> dict[str, int]:
+    """Return this process's resident memory by kind, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    pairs = (line.split(":") for line in lines if line.startswith("Rss") or "VmHWM" in line)
+    return {key: int(value.split()[0]) for key, value in pairs}
+
+
+def measure_memory(folder: Path, args: argparse.Namespace) -> None:
+    """Print what reading the stream adds, measured in a process of its own."""
+    command = [sys.executable, __file__, "--memory-of", str(folder), "--lanes", str(args.lanes)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    say(output.strip())
+
+
+def memory_child(folder: Path) -> None:
+    """Read a stream once and print the growth of this process."""
+    next(open_reader(folder, ("input_ids",)))
+    before = resident()
+    anonymous = mapped = 0
+    for number, _ in enumerate(open_reader(folder, DEFAULT_FIELDS)):
+        if number % 64 == 0:
+            now = resident()
+            anonymous = max(anonymous, now["RssAnon"] - before["RssAnon"])
+            mapped = max(mapped, now["RssFile"] - before["RssFile"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before["VmHWM"]
+    say(
+        f"memory over baseline                       {peak / 1024:8.1f} MB peak "
+        f"({anonymous / 1024:.1f} MB own, {mapped / 1024:.1f} MB mapped)"
+    )
+
+
+def main() -> None:
+    """Make a stream in a temporary folder and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--rows", type=int, default=6144, help="samples of the stream")
+    parser.add_argument("--lanes", type=int, default=8)
+    parser.add_argument("--seq_len", type=int, default=2048)
+    parser.add_argument("--dtype", choices=["uint16", "uint32"], default="uint16")
+    parser.add_argument("--masked", action="store_true", help="with a stored loss mask")
+    parser.add_argument("--memory-of", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.memory_of is not None:
+        memory_child(args.memory_of)
+        return
+    args.rows -= args.rows % (256 * args.lanes)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fabricate(folder, args)
+        say(f"{args.rows} rows of {args.seq_len} {args.dtype}, {args.lanes} lanes, batches of 8")
+        measure_speed(folder, args)
+        measure_first_batch(folder, args)
+        measure_memory(folder, args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The fields of a batch, and microbatches cut from blocks of rows.
+
+Several microbatches are built at once, as one block, and handed out as views of it: NumPy's cost
+per call is then shared, and a block is small enough to stay in a core's cache.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_beam.checks import nearest
+from zephon_beam.errors import RecipeError
+from zephon_beam.manifest import Manifest
+from zephon_beam.reader.blocks import Block, Rows
+from zephon_beam.shard import Array
+
+FIELDS = (
+    "input_ids",
+    "labels",
+    "position_ids",
+    "segment_ids",
+    "loss_mask",
+    "dataset_ids",
+    "cu_seqlens",
+    "max_seqlen",
+    "num_valid_tokens",
+    "global_num_valid_tokens",
+    "sample_ids",
+    "tokens",
+)
+DEFAULT_FIELDS = (
+    "input_ids",
+    "labels",
+    "position_ids",
+    "segment_ids",
+    "loss_mask",
+    "cu_seqlens",
+    "max_seqlen",
+    "num_valid_tokens",
+    "sample_ids",
+)
+_ARRAY_FIELDS = frozenset(FIELDS[:6]) | {"sample_ids", "tokens"}
+
+
+def check_fields(fields: Sequence[str] | None) -> tuple[str, ...]:
+    """Check the names of the fields to build; None means `DEFAULT_FIELDS`.
+
+    Raises:
+        RecipeError: a name is unknown; the nearest one is named.
+    """
+    if fields is None:
+        return DEFAULT_FIELDS
+    if isinstance(fields, str):
+        raise RecipeError(
+            f"fields must be a sequence of names, got the text {fields!r}; pass [{fields!r}]"
+        )
+    for field in fields:
+        if field not in FIELDS:
+            hint = nearest(field, FIELDS)
+            repair = f"did you mean {hint!r}?" if hint else f"choose from {', '.join(FIELDS)}"
+            raise RecipeError(f"fields must be names of batch arrays, got {field!r}; {repair}")
+    return tuple(dict.fromkeys(fields))
+
+
+class BatchBuilder:
+    """Builds the asked-for fields, and nothing else, for blocks of microbatches."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        fields: tuple[str, ...],
+        micro_batch_size: int,
+        index_dtype: npt.DTypeLike,
+    ) -> None:
+        self._seq_len = manifest.seq_len
+        self._pad_id = manifest.pad_id
+        self._token_dtype = np.dtype(manifest.token_dtype)
+        self._fields = fields
+        self._micro_batch_size = micro_batch_size
+        self._index_dtype = np.dtype(index_dtype)
+
+    def build(
+        self, parts: Sequence[Rows], sample_ids: Array, microbatches: int, global_valid: int
+    ) -> list[dict[str, Any]]:
+        """Build consecutive microbatches of one rank.
+
+        Args:
+            parts: the rows in order; those missing to fill the microbatches become filler.
+            sample_ids: global numbers of the rows, int64[rows].
+            microbatches: how many to build.
+            global_valid: labels that count in the whole step, over all ranks.
+
+        Returns:
+            One dict a microbatch, in order; arrays are views of arrays of the whole block.
+        """
+        size = self._micro_batch_size
+        block = Block(
+            parts=parts,
+            real_sample_ids=sample_ids,
+            row_count=microbatches * size,
+            seq_len=self._seq_len,
+            pad_id=self._pad_id,
+            token_dtype=self._token_dtype,
+            index_dtype=self._index_dtype,
+        )
+        batches: list[dict[str, Any]] = [{} for _ in range(microbatches)]
+        for field in self._fields:
+            if field in _ARRAY_FIELDS:
+                whole = getattr(block, field)
+                for k, batch in enumerate(batches):
+                    batch[field] = whole[k * size : (k + 1) * size]
+            elif field == "global_num_valid_tokens":
+                for batch in batches:
+                    batch[field] = global_valid
+            else:
+                for batch, value in zip(batches, getattr(block, field)(size), strict=True):
+                    batch[field] = value
+        return batches

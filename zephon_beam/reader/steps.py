@@ -1,0 +1,139 @@
+"""One rank's share of a step: waited for, located, dealt out, and opened row by row.
+
+A step is read only when all of it exists, also the other ranks' part: until then a lane could
+still turn out to have ended, which would move the samples after it to other places.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from zephon_beam.errors import CorruptObjectError, CorruptShardError
+from zephon_beam.manifest import Manifest
+from zephon_beam.reader.availability import Availability, Missing
+from zephon_beam.reader.blocks import Rows
+from zephon_beam.reader.cursor import Topology
+from zephon_beam.reader.ranks import IntArray, place_samples, rank_share
+from zephon_beam.reader.shards import Shards, broken_stream
+from zephon_beam.reader.waiting import Waiting
+from zephon_beam.store.base import Store
+
+HOLE_GRACE_SECS = 10.0
+"""Parallel writers may finish out of order; a hole is reported when it has lasted this long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One rank's samples of one step, in the order in which it gets them."""
+
+    first_sample: int
+    """Global number of the step's first sample."""
+    lanes: IntArray
+    indices: IntArray
+    sample_ids: IntArray
+    global_valid: int
+    """Labels that count in the step over all ranks; 0 when nobody asked."""
+
+
+class Steps:
+    """Finds steps in a stream that may still be written."""
+
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        shards: Shards,
+        *,
+        dp_rank: int,
+        counts_globally: bool,
+        new_waiting: Callable[[], Waiting],
+    ) -> None:
+        self._store = store
+        self._samples_per_shard = manifest.samples_per_shard
+        self._availability = Availability(store, manifest.lanes, manifest.samples_per_shard)
+        self._shards = shards
+        self._dp_rank = dp_rank
+        self._counts_globally = counts_globally
+        self._new_waiting = new_waiting
+
+    def find(self, first: int, topology: Topology) -> Step | None:
+        """Wait until a step's samples all exist and take this rank's share of them.
+
+        Returns:
+            None at the end of a finite stream.
+        """
+        last = first + topology.global_batch_size
+        self._wait_for(first, last)
+        order = self._availability.order
+        last = last if order.total is None else min(last, order.total)
+        if last <= first:
+            return None
+        lanes, indices = order.locate(first, last)
+        global_valid = 0
+        if self._counts_globally:
+            for part in self.open_rows(*_sorted_by_lane(lanes, indices)):
+                counts = part.shard.valid_tokens[part.first : part.first + part.count]
+                global_valid += int(counts.sum())
+        low, high = rank_share(last - first, self._dp_rank, topology.dp_world_size)
+        mine = place_samples(lanes, topology.placement)[low:high]
+        return Step(
+            first_sample=first,
+            lanes=lanes[mine],
+            indices=indices[mine],
+            sample_ids=mine + first,
+            global_valid=global_valid,
+        )
+
+    def _wait_for(self, first: int, last: int) -> None:
+        missing = self._availability.look(first, last)
+        if missing is None:
+            return
+        waiting = self._new_waiting()
+        look_for_hole_at = HOLE_GRACE_SECS
+        try:
+            while missing is not None:
+                what = f"{missing.name} of samples {first} to {last - 1}"
+                if waiting.expired or waiting.waited >= look_for_hole_at:
+                    self._refuse_hole(missing)
+                    look_for_hole_at *= 2
+                if waiting.expired:
+                    waiting.give_up(what)
+                waiting.pause(what)
+                missing = self._availability.look(first, last)
+        finally:
+            waiting.close()
+
+    def _refuse_hole(self, missing: Missing) -> None:
+        evidence = self._availability.evidence_of_hole(missing)
+        # Looked for last, so that a writer in between is never taken for a hole.
+        if evidence is not None and not self._store.exists(missing.name):
+            raise CorruptObjectError(broken_stream(f"{self._store.uri}/{missing.name}", evidence))
+
+    def open_rows(self, lanes: IntArray, indices: IntArray) -> list[Rows]:
+        """Open the shards of some samples; neighbours in one become one part."""
+        if not len(lanes):
+            return []
+        size = self._samples_per_shard
+        goes_on = (np.diff(lanes) == 0) & (np.diff(indices) == 1) & (indices[1:] % size != 0)
+        starts = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
+        counts = np.diff(np.concatenate((starts, [len(lanes)])))
+        parts = []
+        for lane, index, count in zip(
+            lanes[starts].tolist(), indices[starts].tolist(), counts.tolist(), strict=True
+        ):
+            shard, row = divmod(index, size)
+            found = self._shards.open(lane, shard)
+            if row + count > len(found.samples):
+                raise CorruptShardError(
+                    f"shard {shard} of lane {lane} must have {row + count} samples, found "
+                    f"{len(found.samples)}; later samples of the lane exist, so it was altered; "
+                    "delete it and run the recipe again, which recomputes it"
+                )
+            parts.append(Rows(found, row, count))
+        return parts
+
+
+def _sorted_by_lane(lanes: IntArray, indices: IntArray) -> tuple[IntArray, IntArray]:
+    order = np.argsort(lanes, kind="stable")
+    return lanes[order], indices[order]

@@ -1,0 +1,346 @@
+"""The reader: an iterator over one rank's microbatches with a small, elastic state."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_beam.checks import require, require_choice, require_int
+from zephon_beam.errors import RecipeError
+from zephon_beam.manifest import read_manifest
+from zephon_beam.reader.batches import BatchBuilder, check_fields
+from zephon_beam.reader.cursor import (
+    Cursor,
+    Topology,
+    add_range,
+    decode_state,
+    encode_state,
+    step_after_skips,
+)
+from zephon_beam.reader.ranks import PLACEMENTS, microbatch_count
+from zephon_beam.reader.shards import Shards
+from zephon_beam.reader.steps import Step, Steps
+from zephon_beam.reader.waiting import Waiting
+from zephon_beam.store.base import open_store
+
+BLOCK_TOKENS = 1 << 17
+"""Tokens built at a time: large enough to share NumPy's cost per call, small enough for a cache."""
+
+
+class StreamReader:
+    """Reads one data-parallel rank's microbatches, in an order that only the stream decides.
+
+    Step s of every reader, whatever its world, is the same set of samples,
+    [step_base + s·B, step_base + (s + 1)·B); see `zephon_beam.reader.ranks` for who gets which.
+    Every rank yields the same number of microbatches in every step, each of exactly
+    `micro_batch_size` rows; missing places are fully masked filler (labels -100, loss_mask 0,
+    sample_ids -1). A stream that is still being written is waited for; a finite one ends with
+    `StopIteration` on the same step on every rank, and `iter()` then starts it again.
+
+    A batch is a dict with the asked-for `fields`; mb is `micro_batch_size`:
+
+        input_ids                 index_dtype [mb, seq_len]   tokens, padding is the pad id
+        labels                    index_dtype [mb, seq_len]   next token of the document or -100
+        position_ids              index_dtype [mb, seq_len]   restart at each boundary
+        segment_ids               index_dtype [mb, seq_len]   1, 2, … in a row, 0 is padding
+        loss_mask                 uint8 [mb, seq_len]         1 where the label counts
+        dataset_ids               uint16 [mb, seq_len]        place in the recipe, 0xFFFF padding
+        cu_seqlens                int32 [runs + 1]            boundaries in the flattened batch
+        max_seqlen                int                         longest run
+        num_valid_tokens          int                         labels that count in this batch
+        global_num_valid_tokens   int                         the same for the step on all ranks
+        sample_ids                int64 [mb]                  global numbers, -1 is filler
+        tokens                    uint16|uint32 [mb, seq_len] as stored
+
+    Arrays are the caller's to change; those of neighbouring microbatches share memory blocks.
+
+    Determinism: a step depends on the stream, the batch size and the step number; a rank's part of
+    it also on the world size and the placement. Time decides only how long `next` takes.
+    """
+
+    def __init__(
+        self,
+        stream: "str | os.PathLike[str]",
+        *,
+        global_batch_size: int,
+        micro_batch_size: int,
+        dp_rank: int = 0,
+        dp_world_size: int = 1,
+        consumer: str | None = None,
+        fields: Sequence[str] | None = None,
+        start_sample: int = 0,
+        placement: str = "by_lane",
+        timeout: float | None = None,
+        verify_digests: bool = False,
+        index_dtype: npt.DTypeLike = np.int32,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Open a stream; reads its `stream.json` and nothing else.
+
+        Args:
+            stream: path or URI of the stream.
+            global_batch_size: samples of a step, over all ranks.
+            micro_batch_size: rows of each batch.
+            dp_rank: this reader's place among the data-parallel ranks, from 0.
+            dp_world_size: number of data-parallel ranks; need not divide the batch.
+            consumer: name of the training run; names the reader in progress lines.
+            fields: names of the arrays to build; None builds all but `dataset_ids`,
+                `global_num_valid_tokens` and `tokens`.
+            start_sample: global number of the sample that step 0 begins with.
+            placement: `by_lane` (a rank's rows lie together in few shards) or `contiguous`
+                (global order).
+            timeout: seconds to wait for samples that are not written yet; None waits for ever.
+            verify_digests: recompute each shard's digest when it is opened.
+            index_dtype: int32 or int64, type of input_ids, labels, position_ids, segment_ids.
+            clock: seconds that never run backwards, for progress and `timeout`.
+            sleep: pauses for a number of seconds.
+
+        Raises:
+            RecipeError: an argument is out of its range.
+            StreamNotFoundError: there is no stream at that place.
+        """
+        require_int("global_batch_size", global_batch_size, 1, "pass the samples of one step")
+        require_int("micro_batch_size", micro_batch_size, 1, "pass the rows of one batch")
+        require_int("dp_world_size", dp_world_size, 1, "pass the number of data-parallel ranks")
+        require_int("dp_rank", dp_rank, 0, "ranks count from 0 to dp_world_size - 1")
+        require(
+            dp_rank < dp_world_size,
+            "dp_rank",
+            f"below dp_world_size {dp_world_size}",
+            dp_rank,
+            "ranks count from 0",
+        )
+        require_int("start_sample", start_sample, 0, "samples count from 0")
+        if placement == "balanced":
+            raise RecipeError(
+                "placement must be by_lane or contiguous, got 'balanced'; balancing ranks by "
+                "stored lengths is not available in this version; use by_lane"
+            )
+        require_choice("placement", placement, PLACEMENTS)
+        if timeout is not None:
+            require(timeout >= 0, "timeout", "at least 0 seconds", timeout, "None waits for ever")
+        dtype = np.dtype(index_dtype)
+        require(dtype in (np.int32, np.int64), "index_dtype", "int32 or int64", dtype.name, "")
+        chosen = check_fields(fields)
+
+        store = open_store(os.fspath(stream))
+        self._manifest = read_manifest(store)
+        require(
+            micro_batch_size * self._manifest.seq_len < 2**31,
+            "micro_batch_size",
+            f"below {2**31 // self._manifest.seq_len} for rows of {self._manifest.seq_len} tokens",
+            micro_batch_size,
+            "cu_seqlens is int32; use smaller microbatches",
+        )
+        self._topology = Topology(
+            dp_world_size=dp_world_size,
+            micro_batch_size=micro_batch_size,
+            global_batch_size=global_batch_size,
+            placement=placement,
+        )
+        self._start_sample = start_sample
+        who = f"{consumer or self._manifest.name}, rank {dp_rank} of {dp_world_size}"
+        self._shards = Shards(store, self._manifest, verify_digests=verify_digests)
+        self._steps = Steps(
+            store,
+            self._manifest,
+            self._shards,
+            dp_rank=dp_rank,
+            counts_globally="global_num_valid_tokens" in chosen,
+            new_waiting=lambda: Waiting(who, timeout=timeout, clock=clock, sleep=sleep),
+        )
+        self._builder = BatchBuilder(self._manifest, chosen, micro_batch_size, dtype)
+        self._closed = False
+        self._pending: deque[dict[str, Any]] = deque()
+        self._current: Step | None = None
+        self._cursor = self._first_cursor()
+
+    # ------------------------------------------------------------------------------- iterating
+
+    def __iter__(self) -> "StreamReader":
+        """Return the reader itself; after the end of a finite stream, start it again."""
+        if self._cursor.ended:
+            self._move_to(replace(self._first_cursor(), skipped=self._cursor.skipped))
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next microbatch, waiting for it if the pipeline has not written it yet.
+
+        Raises:
+            StreamTimeoutError: the samples of the step were not all there within `timeout`. The
+                position is unchanged, so the call may be repeated.
+            CorruptObjectError: the stream has a hole or a damaged object.
+            DriftError: a shard belongs to another stream.
+        """
+        if self._closed:
+            raise ValueError("the reader is closed; nothing more can be read; open a new one")
+        if self._cursor.ended:
+            raise StopIteration
+        if not self._pending and not self._read_ahead():
+            self._cursor = replace(self._cursor, ended=True)
+            raise StopIteration
+        batch = self._pending.popleft()
+        if self._cursor.microbatch + 1 < self.microbatches_per_step:
+            self._cursor = replace(self._cursor, microbatch=self._cursor.microbatch + 1)
+        else:
+            following = self._cursor.next_sample + self._topology.global_batch_size
+            self._cursor = self._after_skips(
+                replace(self._cursor, next_sample=following, microbatch=0)
+            )
+        return batch
+
+    def close(self) -> None:
+        """Let go of all shards; the reader cannot be read any more, its state still can."""
+        self._closed = True
+        self._pending.clear()
+        self._shards.close()
+
+    def __enter__(self) -> "StreamReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------- position
+
+    @property
+    def fingerprint(self) -> str:
+        """The stream's fingerprint."""
+        return self._manifest.fingerprint
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a step, over all ranks."""
+        return self._topology.global_batch_size
+
+    @property
+    def microbatches_per_step(self) -> int:
+        """Microbatches that every rank yields in every step."""
+        topology = self._topology
+        return microbatch_count(
+            topology.global_batch_size, topology.dp_world_size, topology.micro_batch_size
+        )
+
+    @property
+    def step(self) -> int:
+        """Number of the step that comes next or is under way."""
+        cursor = self._cursor
+        return (cursor.next_sample - cursor.step_base) // self._topology.global_batch_size
+
+    @property
+    def microbatch(self) -> int:
+        """Microbatches of that step already delivered; 0 at a step edge."""
+        return self._cursor.microbatch
+
+    @property
+    def next_sample(self) -> int:
+        """Global number of the first sample of that step."""
+        return self._cursor.next_sample
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last delivered microbatch; equal on every rank."""
+        return encode_state(self._cursor, self._topology, self._manifest.fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position by arithmetic alone; `{}` is the start.
+
+        A state of a step edge loads into any world, microbatch and batch size and any placement;
+        the reader's own batch size then holds, and step numbers go on.
+
+        Raises:
+            DriftError: the state belongs to another stream.
+            ResumeError: not a state of this version, or inside a step of another topology.
+        """
+        if not state:
+            self._move_to(self._first_cursor())
+            return
+        self._move_to(decode_state(state, self._topology, self._manifest.fingerprint))
+
+    def set_global_batch_size(self, global_batch_size: int) -> None:
+        """Change the samples of a step from the next step on; step numbers go on.
+
+        Raises:
+            RecipeError: not a positive number, or inside a step.
+        """
+        require_int("global_batch_size", global_batch_size, 1, "pass the samples of one step")
+        if global_batch_size == self._topology.global_batch_size:
+            return
+        self._require_step_edge("global_batch_size")
+        base = self._cursor.next_sample - self.step * global_batch_size
+        self._topology = replace(self._topology, global_batch_size=global_batch_size)
+        self._move_to(replace(self._cursor, step_base=base))
+
+    def skip(self, first: int, last: int) -> None:
+        """Leave out steps [first, last), for example those around a loss spike.
+
+        Their samples are never delivered, and their numbers are not used for other steps. The
+        state records it, so it is done once, by every rank alike.
+
+        Raises:
+            RecipeError: an empty range, or a step that has begun or gone by.
+        """
+        require_int("first", first, 0, "steps count from 0")
+        require_int("last", last, first + 1, "skip leaves out steps first to last - 1")
+        earliest = self.step + (1 if self._cursor.microbatch else 0)
+        require(
+            first >= earliest,
+            "first",
+            f"at least {earliest}, the first step that has not begun",
+            first,
+            "to leave out earlier steps, load a state from before them",
+        )
+        cursor = replace(self._cursor, skipped=add_range(self._cursor.skipped, first, last))
+        if cursor.microbatch:
+            self._cursor = cursor
+        else:
+            self._move_to(cursor)
+
+    # --------------------------------------------------------------------------------- reading
+
+    def _first_cursor(self) -> Cursor:
+        return Cursor(next_sample=self._start_sample, step_base=self._start_sample)
+
+    def _move_to(self, cursor: Cursor) -> None:
+        """Set the position and forget what was read ahead."""
+        self._pending.clear()
+        self._current = None
+        self._cursor = cursor if cursor.microbatch else self._after_skips(cursor)
+
+    def _after_skips(self, cursor: Cursor) -> Cursor:
+        """Move a cursor at a step edge past the steps that are left out."""
+        batch = self._topology.global_batch_size
+        step = step_after_skips((cursor.next_sample - cursor.step_base) // batch, cursor.skipped)
+        return replace(cursor, next_sample=cursor.step_base + step * batch)
+
+    def _require_step_edge(self, field: str) -> None:
+        require(
+            self._cursor.microbatch == 0,
+            field,
+            "changed at a step edge",
+            f"microbatch {self._cursor.microbatch} of {self.microbatches_per_step}",
+            "read the rest of the step first, else ranks would get different steps",
+        )
+
+    def _read_ahead(self) -> bool:
+        """Build the next microbatches of the step; False at the end of a finite stream."""
+        first = self._cursor.next_sample
+        if self._current is None or self._current.first_sample != first:
+            self._current = self._steps.find(first, self._topology)
+        if self._current is None:
+            return False
+        step, size = self._current, self._topology.micro_batch_size
+        begin = self._cursor.microbatch
+        block = max(1, BLOCK_TOKENS // (self._manifest.seq_len * size))
+        count = min(block, self.microbatches_per_step - begin)
+        rows = slice(begin * size, (begin + count) * size)
+        parts = self._steps.open_rows(step.lanes[rows], step.indices[rows])
+        self._pending.extend(
+            self._builder.build(parts, step.sample_ids[rows], count, step.global_valid)
+        )
+        return True
