@@ -43,16 +43,16 @@ def parse_weight(field_name: str, value: Any) -> Decimal:
     except InvalidOperation:
         raise RecipeError(f"{field_name} must be {rule}, got {value!r}; {repair}") from None
     require(weight.is_finite() and weight >= 0, field_name, rule, value, repair)
-    digits = weight.normalize().as_tuple()
-    exponent = digits.exponent
-    plain = isinstance(exponent, int) and -30 <= exponent <= 30
-    require(plain and len(digits.digits) <= _MAX_WEIGHT_DIGITS, field_name, rule, value, repair)
+    # By hand: `normalize` would first round to the context's precision.
+    digits = "".join(map(str, weight.as_tuple().digits)).strip("0")
+    plain = weight == 0 or -30 <= weight.adjusted() <= 30
+    require(plain and len(digits) <= _MAX_WEIGHT_DIGITS, field_name, rule, value, repair)
     return weight
 
 
 def canonical_weight(weight: Decimal) -> str:
     """Return one spelling for equal weights: 0.70 and 0.7 are the same recipe."""
-    return format(weight.normalize(), "f")
+    return format(weight.normalize(), "f") if weight else "0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +216,9 @@ class BadRecordsRecipe:
     def __post_init__(self) -> None:
         require_choice("bad_records.action", self.action, ("fail",))
         fraction = parse_weight("bad_records.max_fraction", self.max_fraction)
-        require(fraction <= 1, "bad_records.max_fraction", "at most 1", self.max_fraction, "e.g. 0.001")
+        require(
+            fraction <= 1, "bad_records.max_fraction", "at most 1", self.max_fraction, "e.g. 0.001"
+        )
         object.__setattr__(self, "max_fraction", canonical_weight(fraction))
 
 
@@ -276,6 +278,16 @@ class Recipe:
         if isinstance(self.samples_per_shard, int):
             return self.samples_per_shard
         return max(1, _SHARD_TOKENS // self.seq_len)
+
+    @property
+    def endless(self) -> bool:
+        """Whether the stream goes on without end unless it is told to stop."""
+        last: Mapping[str, Any] = {name: entry.weight for name, entry in self.datasets.items()}
+        if self.mixing.schedule:
+            last = self.mixing.schedule[-1].weights
+        taken = [self.datasets[name] for name, weight in last.items() if weight != "0"]
+        repeats = [dataset.passes == "repeat" for dataset in taken]
+        return all(repeats) if self.mixing.when_exhausted == "stop" else any(repeats)
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -343,9 +355,17 @@ class Recipe:
             )
             previous = position
             unknown = [name for name in entry.weights if name not in self.datasets]
-            require(not unknown, "mixing.schedule.weights", "names of data sets", unknown, "check spelling")
+            require(
+                not unknown,
+                "mixing.schedule.weights",
+                "names of data sets",
+                unknown,
+                "check spelling",
+            )
             positive = any(weight != "0" for weight in entry.weights.values())
-            require(positive, "mixing.schedule.weights", "not all 0", dict(entry.weights), "raise one")
+            require(
+                positive, "mixing.schedule.weights", "not all 0", dict(entry.weights), "raise one"
+            )
 
     def schedule_sample(self, entry: ScheduleEntry) -> int:
         """Global sample at which an entry takes effect; tokens are rounded up to whole rounds."""

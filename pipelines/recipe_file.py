@@ -1,0 +1,148 @@
+"""Reading a recipe from a YAML file, strictly.
+
+YAML guesses: it reads 0.7 as a binary fraction, `no` as false, 0123 as 83, and lets the last of
+two equal keys win. Here nothing is guessed: decimals stay the text that was written, only true and
+false are booleans, only plain decimal integers are integers, and a repeated key is refused.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from zephon_beam.errors import RecipeError
+from zephon_beam.recipe import Recipe
+from zephon_beam.recipe_mapping import LocatedMapping, recipe_from_mapping
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Read and check a recipe file; nothing else is opened.
+
+    Args:
+        path: a YAML (or JSON) file; relative paths inside it are relative to its folder.
+
+    Raises:
+        RecipeError: no such file, not YAML, a repeated or unknown key, or a wrong value; the
+            message starts with the file and, where there is one, the line.
+    """
+    file = Path(path).expanduser()
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise RecipeError(
+            f"recipe must be a file that can be read, got {str(path)!r}: {error.strerror}; "
+            "check the path"
+        ) from error
+    content = _parse(data, str(path))
+    if content is None:
+        raise RecipeError(f"{path}: recipe must be a mapping, the file is empty; add name, …")
+    return recipe_from_mapping(content, base=str(file.absolute().parent), origin=str(path))
+
+
+def _parse(data: bytes, origin: str) -> Any:
+    try:
+        loader = _StrictLoader(data)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{origin}:{mark.line + 1}" if mark else origin
+        raise RecipeError(f"{place}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise RecipeError(f"{origin}: recipe must be YAML; {reason}") from error
+
+
+class _StrictLoader(yaml.BaseLoader):
+    """A loader of text, plain integers, true, false, null, lists and mappings; of no objects."""
+
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {}
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """Compose a mapping, refusing a key that is written twice in it."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="keys must be text", problem_mark=key.start_mark)
+            if key.value in lines:
+                raise yaml.MarkedYAMLError(
+                    problem=f"repeated key {key.value!r}, first in line {lines[key.value]}; "
+                    "only one of the two could count; remove one",
+                    problem_mark=key.start_mark,
+                )
+            lines[key.value] = key.start_mark.line + 1
+        return node
+
+
+def _construct_mapping(loader: _StrictLoader, node: Any) -> LocatedMapping:
+    if not isinstance(node, yaml.MappingNode):
+        raise yaml.MarkedYAMLError(problem="expected a mapping", problem_mark=node.start_mark)
+    merged: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    explicit: list[tuple[str, Any]] = []
+    for key, value in node.value:
+        content = loader.construct_object(value, deep=True)
+        if key.value == "<<" and key.style is None:
+            for source in reversed(content if isinstance(content, list) else [content]):
+                if not isinstance(source, LocatedMapping):
+                    raise yaml.MarkedYAMLError(
+                        problem="`<<` must name a mapping", problem_mark=key.start_mark
+                    )
+                merged.update(source)
+                lines.update(source.lines)
+        else:
+            explicit.append((key.value, content))
+            lines[key.value] = key.start_mark.line + 1
+    return LocatedMapping([*merged.items(), *explicit], lines)
+
+
+def _construct_sequence(loader: _StrictLoader, node: Any) -> list[Any]:
+    return loader.construct_sequence(node, deep=True)
+
+
+def _construct_text(loader: _StrictLoader, node: Any) -> str:
+    return str(loader.construct_scalar(node))
+
+
+def _construct_integer(loader: _StrictLoader, node: Any) -> int:
+    return int(_construct_text(loader, node))
+
+
+def _construct_boolean(loader: _StrictLoader, node: Any) -> bool:
+    return _construct_text(loader, node).lower() == "true"
+
+
+def _construct_null(_loader: _StrictLoader, _node: Any) -> None:
+    return None
+
+
+def _refuse_tag(_loader: _StrictLoader, node: Any) -> None:
+    raise yaml.MarkedYAMLError(
+        problem=f"tag {node.tag!r} must be left out; a recipe holds plain values only",
+        problem_mark=node.start_mark,
+    )
+
+
+# Its own tables: the inherited ones must not be changed, and hold what is not wanted here.
+_StrictLoader.yaml_implicit_resolvers = {}
+_PLAIN = "tag:yaml.org,2002:"
+for _kind, _pattern, _first in (
+    ("null", r"(?:~|null|Null|NULL|)", ["~", "n", "N", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)", list("-+0123456789")),
+):
+    _StrictLoader.add_implicit_resolver(_PLAIN + _kind, re.compile(rf"^{_pattern}$"), _first)
+for _kind, _constructor in (
+    ("null", _construct_null),
+    ("bool", _construct_boolean),
+    ("int", _construct_integer),
+    ("str", _construct_text),
+    ("seq", _construct_sequence),
+    ("map", _construct_mapping),
+):
+    _StrictLoader.add_constructor(_PLAIN + _kind, _constructor)
+_StrictLoader.add_constructor(None, _refuse_tag)

@@ -1,0 +1,113 @@
+"""The fingerprint: one short name for everything that decides the bytes of a stream.
+
+It covers the recipe without its paths, the tokenizer's content, the catalogs and the format of
+the stream. Two recipes with one fingerprint give one stream; a stream refuses any other.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from zephon_beam.recipe import Recipe
+from zephon_beam.recipe_mapping import recipe_to_mapping
+
+_DIGEST_BYTES = 16
+
+
+def recipe_identity(recipe: Recipe) -> dict[str, Any]:
+    """Return what a recipe says about bytes, each thing in one spelling only.
+
+    Left out: `name`, the places of files and tokenizer (their contents enter through digests), and
+    `shard.compression` (digests are logical). Values that mean the same are the same: `auto` and
+    the number it stands for, 0.70 and 0.7, a token count and the sample it is rounded up to.
+
+    Determinism: depends on the recipe alone. The order of data sets counts, so it is kept.
+    """
+    identity = recipe_to_mapping(recipe)
+    del identity["name"], identity["tokenizer"]["path"], identity["shard"]
+    for dataset in identity["datasets"].values():
+        del dataset["files"]
+    identity["samples_per_shard"] = recipe.shard_samples
+    identity["mixing"]["schedule"] = [
+        {
+            "at_sample": recipe.schedule_sample(entry),
+            "weights": {name: entry.weights.get(name, "0") for name in recipe.datasets},
+        }
+        for entry in recipe.mixing.schedule
+    ]
+    return identity
+
+
+def fingerprint(
+    recipe: Recipe,
+    *,
+    tokenizer_digest: str,
+    catalog_digests: Mapping[str, str],
+    format_version: int,
+) -> str:
+    """Hash a recipe and the contents it stands on.
+
+    Args:
+        recipe: any recipe.
+        tokenizer_digest: digest of the tokenizer's content.
+        catalog_digests: digest of the catalog of each data set of the recipe.
+        format_version: version of the stream format.
+
+    Returns:
+        BLAKE2b over canonical JSON, 32 hexadecimal digits.
+
+    Raises:
+        ValueError: the catalogs are not those of the recipe's data sets.
+
+    Determinism: depends on `recipe_identity` and the other arguments; values are pinned in tests.
+    """
+    if set(catalog_digests) != set(recipe.datasets):
+        raise ValueError(
+            f"catalog_digests must name the data sets {list(recipe.datasets)}, "
+            f"got {list(catalog_digests)}"
+        )
+    content = {
+        "format_version": format_version,
+        "recipe": recipe_identity(recipe),
+        "tokenizer": tokenizer_digest,
+        "catalogs": {name: catalog_digests[name] for name in recipe.datasets},
+    }
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return blake2b(text.encode("ascii"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def differences(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> list[str]:
+    """Say in which fields two identities differ, one line a field.
+
+    Returns:
+        Lines such as `datasets.web.weight: the stream has "0.7", the recipe now has "0.8"`;
+        empty if the identities are equal.
+    """
+    return list(_compare("", old_identity, new_identity))
+
+
+def _compare(path: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        lines = []
+        if path == "datasets" and list(old) != list(new) and set(old) == set(new):
+            lines.append(_line("order of datasets", list(old), list(new)))
+        for key in [*old, *(key for key in new if key not in old)]:
+            inner = f"{path}.{key}" if path else key
+            lines += _compare(inner, old.get(key, _ABSENT), new.get(key, _ABSENT))
+        return lines
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for i, (a, b) in pairs for line in _compare(f"{path}[{i}]", a, b)]
+    return [] if old == new and type(old) is type(new) else [_line(path, old, new)]
+
+
+def _line(path: str, old: Any, new: Any) -> str:
+    return f"{path}: the stream has {_spell(old)}, the recipe now has {_spell(new)}"
+
+
+_ABSENT = object()
+
+
+def _spell(value: Any) -> str:
+    return "nothing" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
