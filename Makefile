@@ -15,7 +15,7 @@ help:
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make test    pytest (ARGS='-m long' for the slow suites)"
 	@echo "make golden  the golden tests on every other Python found"
-	@echo "make bench   the scripts in bench/"
+	@echo "make bench   the scripts in tests/benchmarks/"
 
 venv:
 	$(BASE_PYTHON) -m venv .venv
@@ -40,6 +40,6 @@ golden:
 	.ci/golden
 
 bench:
-	@for script in bench/*.py; do \
+	@for script in tests/benchmarks/*.py; do \
 		if [ -e "$$script" ]; then echo "== $$script"; $(PYTHON) "$$script" || exit 1; fi; \
 	done
