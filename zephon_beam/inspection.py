@@ -1,0 +1,140 @@
+"""Counting what a stream holds, without changing it and while it is being written."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_beam.channel import DatasetCounters
+from zephon_beam.errors import CorruptObjectError
+from zephon_beam.lane_listing import LaneListing, global_order, list_lane, read_end
+from zephon_beam.lane_state import read_counters
+from zephon_beam.layout import shard_name, state_name
+from zephon_beam.manifest import Manifest, read_manifest
+from zephon_beam.shard import decode_shard
+from zephon_beam.store.base import Store, open_store
+
+IntArray = npt.NDArray[np.int64]
+
+
+def inspect_stream(uri: str) -> dict[str, Any]:
+    """Sum up a stream: its size, its padding and what each data set gave.
+
+    Counts are of committed shards without a hole from each lane's start, and of the lane states
+    right after them, so that they belong together: the tokens read of a data set are those in
+    packs, in open bins, truncated and dropped. Only the segment columns of shards are touched.
+
+    Args:
+        uri: of the stream.
+
+    Returns:
+        JSON-able facts. name, fingerprint, lanes, seq_len, samples_per_shard; samples: in
+        committed shards; complete_samples: length of the gapless global prefix; tokens: without
+        padding; padding_fraction: of all places in rows; finished: whether every lane has ended
+        and all its shards exist; shards, bytes: of committed shards; lane_samples: per lane;
+        datasets: {name: {weight, tokens, share, documents, truncated_tokens, dropped_tokens,
+        quarantined}}, where share is that of all tokens.
+
+    Raises:
+        StreamNotFoundError: there is no stream.
+        CorruptObjectError: a shard, an end or a lane state cannot be read.
+    """
+    store = open_store(uri)
+    manifest = read_manifest(store)
+    lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
+    lanes = [list_lane(store, manifest, lane, length) for lane, length in enumerate(lengths)]
+    tokens = np.zeros(len(manifest.datasets), np.int64)
+    size = 0
+    for lane in lanes:
+        for shard in lane.shards[: lane.gapless]:
+            counted, shard_bytes = _count_shard(store, shard_name(lane.lane, shard), len(tokens))
+            tokens += counted
+            size += shard_bytes
+    samples = sum(lane.committed for lane in lanes)
+    total = int(tokens.sum())
+    places = samples * manifest.seq_len
+    return {
+        "name": manifest.name,
+        "fingerprint": manifest.fingerprint,
+        "lanes": manifest.lanes,
+        "seq_len": manifest.seq_len,
+        "samples_per_shard": manifest.samples_per_shard,
+        "samples": samples,
+        "complete_samples": global_order(lanes).complete_prefix([ln.committed for ln in lanes]),
+        "tokens": total,
+        "padding_fraction": (places - total) / places if places else 0.0,
+        "finished": all(lane.length == lane.committed for lane in lanes),
+        "shards": sum(lane.gapless for lane in lanes),
+        "bytes": size,
+        "lane_samples": [lane.committed for lane in lanes],
+        "datasets": _describe_datasets(manifest, tokens, _sum_counters(store, manifest, lanes)),
+    }
+
+
+def tokens_of_datasets(datasets: Any, lengths: Any, dataset_count: int) -> IntArray:
+    """Sum segment lengths by data set, int64[dataset_count].
+
+    Exact: `bincount` adds in binary64, and one shard has far fewer than 2^53 tokens.
+    """
+    sums = np.bincount(datasets, weights=lengths, minlength=dataset_count)
+    return sums.astype(np.int64)
+
+
+def _count_shard(store: Store, name: str, dataset_count: int) -> tuple[IntArray, int]:
+    data = store.open_mmap(name)
+    _, samples = decode_shard(data, name)
+    datasets = samples.segments["source_dataset"]
+    if len(datasets) and int(datasets.max()) >= dataset_count:
+        raise CorruptObjectError(
+            f"{name}: source_dataset must be below {dataset_count}, found {int(datasets.max())}; "
+            "the shard is not of this stream; see `zephon-beam verify`"
+        )
+    counted = tokens_of_datasets(datasets, samples.segments["segment_lengths"], dataset_count)
+    return counted, len(data)
+
+
+def _sum_counters(
+    store: Store, manifest: Manifest, lanes: list[LaneListing]
+) -> list[DatasetCounters]:
+    """Add up the counters of the lane states right after the last committed shards."""
+    sums = [DatasetCounters() for _ in manifest.datasets]
+    for lane in lanes:
+        if lane.gapless == 0:
+            continue
+        name = state_name(lane.lane, lane.gapless - 1)
+        try:
+            counters = read_counters(store.get(name), name)
+        except FileNotFoundError as error:
+            raise CorruptObjectError(
+                f"{name} must exist, found none beside its shard; the documents of the lane cannot "
+                "be counted; see `zephon-beam verify`"
+            ) from error
+        for total, part in zip(sums, counters, strict=True):
+            total.documents += part.documents
+            total.truncated_tokens += part.truncated_tokens
+            total.dropped_tokens += part.dropped_tokens
+            total.quarantined_documents += part.quarantined_documents
+    return sums
+
+
+def _describe_datasets(
+    manifest: Manifest, tokens: IntArray, counters: list[DatasetCounters]
+) -> dict[str, Any]:
+    total = int(tokens.sum())
+    return {
+        dataset.name: {
+            "weight": _number(dataset.weight),
+            "tokens": int(own),
+            "share": int(own) / total if total else 0.0,
+            "documents": counted.documents,
+            "truncated_tokens": counted.truncated_tokens,
+            "dropped_tokens": counted.dropped_tokens,
+            "quarantined": counted.quarantined_documents,
+        }
+        for dataset, own, counted in zip(manifest.datasets, tokens, counters, strict=True)
+    }
+
+
+def _number(weight: str) -> int | float:
+    """Return a stored weight as a number to look at; at most 12 digits, so it is not rounded."""
+    return int(weight) if weight.isdecimal() else float(weight)

@@ -1,0 +1,143 @@
+"""What must hold in every shard, whatever its recipe: checked with arrays, one shard at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_beam.manifest import Manifest
+from zephon_beam.shard import Samples, ShardHeader
+
+Array = npt.NDArray[Any]
+
+
+def check_header(
+    header: ShardHeader, manifest: Manifest, lane: int, first_index: int, count: int
+) -> Iterator[str]:
+    """Yield what a header says otherwise than the shard's name and the manifest.
+
+    Args:
+        header: of the shard.
+        manifest: of the stream.
+        lane: from the name.
+        first_index: index of the first sample in its lane, from the name.
+        count: samples that the shard must hold.
+    """
+    expected = {
+        "fingerprint": manifest.fingerprint,
+        "lane": lane,
+        "first_sample": first_index * manifest.lanes + lane,
+        "count": count,
+    }
+    for field, value in expected.items():
+        found = getattr(header, field)
+        if found != value:
+            yield f"{field}: expected {value}, found {found}"
+
+
+def check_rows(samples: Samples, valid_tokens: Array, manifest: Manifest) -> Iterator[str]:
+    """Yield what is wrong in the columns of a shard, naming the first row of each kind.
+
+    Args:
+        samples: decoded, with rows of the manifest's length.
+        valid_tokens: as stored, int32[samples].
+        manifest: of the stream.
+    """
+    dtype = np.dtype(manifest.token_dtype)
+    if samples.tokens.dtype != dtype:
+        yield f"tokens: expected {dtype}, found {samples.tokens.dtype}"
+    too_large = samples.tokens >= manifest.vocab_size
+    if bool(too_large.any()):
+        row, place = np.argwhere(too_large)[0].tolist()
+        yield (
+            f"row {row}: token {place}: expected an id below {manifest.vocab_size}, found "
+            f"{int(samples.tokens[row, place])}"
+        )
+    yield from _check_mask(samples, manifest)
+    yield from _check_sources(samples, manifest)
+    faults = list(_check_segments(samples))
+    yield from faults
+    if not faults:
+        yield from _check_padding(samples, manifest.pad_id)
+        differs = np.flatnonzero(samples.valid_tokens != valid_tokens)
+        if len(differs):
+            row = int(differs[0])
+            yield (
+                f"row {row}: valid_tokens: expected {int(samples.valid_tokens[row])}, found "
+                f"{int(valid_tokens[row])}"
+            )
+
+
+def _check_mask(samples: Samples, manifest: Manifest) -> Iterator[str]:
+    mask = samples.loss_mask
+    if (mask is not None) != manifest.has_loss_mask:
+        expected, found = ("one", "none") if manifest.has_loss_mask else ("none", "one")
+        yield f"loss_mask: expected {expected}, found {found}"
+    elif mask is not None and bool((mask > 1).any()):
+        row = int(np.argwhere(mask > 1)[0, 0])
+        yield f"row {row}: loss_mask: expected 0 or 1, found {int(mask[row].max())}"
+
+
+def _check_sources(samples: Samples, manifest: Manifest) -> Iterator[str]:
+    """Check that each segment names a source that can exist."""
+    rules = {
+        "source_dataset": (0, len(manifest.datasets)),
+        "source_document": (0, None),
+        "source_offset": (0, None),
+        "segment_next": (-1, manifest.vocab_size),
+    }
+    for field, (minimum, stop) in rules.items():
+        values = samples.segments[field]
+        wrong = values < minimum
+        if stop is not None:
+            wrong |= values >= stop
+        if bool(wrong.any()):
+            segment = int(np.flatnonzero(wrong)[0])
+            rule = f"at least {minimum}" + (f" and below {stop}" if stop is not None else "")
+            yield (
+                f"row {_row_of(samples, segment)}: {field}: expected {rule}, found "
+                f"{int(values[segment])}"
+            )
+
+
+def _check_segments(samples: Samples) -> Iterator[str]:
+    """Check that segments lie in their row, one behind the other."""
+    starts = samples.segments["segment_starts"].astype(np.int64)
+    lengths = samples.segments["segment_lengths"].astype(np.int64)
+    if len(starts) == 0:
+        return
+    ends = starts + lengths
+    outside = (starts < 0) | (lengths < 1) | (ends > samples.tokens.shape[1])
+    rows = np.repeat(np.arange(len(samples)), np.diff(samples.segment_offsets))
+    overlaps = np.zeros(len(starts), np.bool_)
+    overlaps[1:] = (rows[1:] == rows[:-1]) & (starts[1:] < ends[:-1])
+    for wrong, what in ((outside, "lies outside the row"), (overlaps, "overlaps the one before")):
+        if bool(wrong.any()):
+            segment = int(np.flatnonzero(wrong)[0])
+            yield (
+                f"row {_row_of(samples, segment)}: segment {what}: start {int(starts[segment])}, "
+                f"length {int(lengths[segment])}, row of {samples.tokens.shape[1]} tokens"
+            )
+
+
+def _check_padding(samples: Samples, pad_id: int) -> Iterator[str]:
+    """Check that every place outside segments holds the padding id."""
+    count, seq_len = samples.tokens.shape
+    rows = np.repeat(np.arange(count), np.diff(samples.segment_offsets))
+    starts = rows * seq_len + samples.segments["segment_starts"]
+    edges = np.bincount(starts, minlength=count * seq_len + 1)
+    ends = starts + samples.segments["segment_lengths"]
+    edges -= np.bincount(ends, minlength=count * seq_len + 1)
+    padding = (np.cumsum(edges[:-1]) == 0).reshape(count, seq_len)
+    wrong = padding & (samples.tokens != pad_id)
+    if bool(wrong.any()):
+        row, place = np.argwhere(wrong)[0].tolist()
+        yield (
+            f"row {row}: padding at token {place}: expected {pad_id}, found "
+            f"{int(samples.tokens[row, place])}"
+        )
+
+
+def _row_of(samples: Samples, segment: int) -> int:
+    return int(np.searchsorted(samples.segment_offsets, segment, side="right")) - 1
