@@ -5,7 +5,7 @@ whatever the arrival order. Its size is bounded by data sets · interleave place
 tokens of open bins and of packs that wait for their shard, whatever the progress.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ def _array(items: Any) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
-SCHEMA = _record(
+SCHEMA: Any = _record(
     "LaneState",
     [
         ("format_version", "int"),
@@ -174,8 +174,15 @@ def state_to_record(state: LaneState) -> dict[str, Any]:
         "phase": state.phase,
         "flushed": state.flushed,
         "next_bin": state.next_bin,
-        "datasets": [asdict(dataset) for dataset in state.datasets],
-        "bins": [asdict(row) for row in state.bins],
+        "datasets": [
+            {
+                **_record_of(dataset),
+                "slots": [_record_of(slot) for slot in dataset.slots],
+                "counters": _record_of(dataset.counters),
+            }
+            for dataset in state.datasets
+        ],
+        "bins": [_record_of(row) for row in state.bins],
         "packs": state.packs,
         "token_bytes": pieces.tokens.dtype.itemsize,
         "lengths": _bytes(pieces.lengths, _LENGTHS),
@@ -273,6 +280,11 @@ def _dataset_from(entry: Any) -> DatasetState:
         taken=entry["taken"],
         counters=DatasetCounters(**entry["counters"]),
     )
+
+
+def _record_of(entry: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass; unlike `asdict`, without copying what they hold."""
+    return {name.name: getattr(entry, name.name) for name in fields(entry)}
 
 
 def _bytes(values: Any, dtype: Any) -> bytes:

@@ -37,6 +37,11 @@ def carry_name(lane: int, advance: int) -> str:
     return f"{lane_folder('carry', lane)}{advance:06d}.avro"
 
 
+def progress_name(lane: int) -> str:
+    """Name of the advice on how far a lane is; replaced, and never relied on."""
+    return f"progress/lane-{lane:05d}.json"
+
+
 def catalog_name(dataset: str) -> str:
     """Name of the catalog of a data set."""
     return f"catalog/{dataset}.arrow"

@@ -1,0 +1,62 @@
+"""One advance: the graph, and running it to its end."""
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import PCollection
+
+from pipelines.failures import find_cause
+from pipelines.options import is_parallel
+from pipelines.runners import make_runner
+from transforms.pack_lanes import PackLanes
+from transforms.read_documents import ReadDocuments
+from transforms.stream_job import StreamJob
+from transforms.supply_chunks import SupplyChunks
+from transforms.tokenize_documents import TokenizeDocuments
+from transforms.write_shards import WriteShards
+from zephon_beam.plan import Plan
+
+
+def build_advance(
+    pipeline: beam.Pipeline, job: StreamJob, plan: Plan, *, parallel: bool, drain_bytes: int
+) -> PCollection:
+    """Wire the graph of an advance.
+
+    With one worker everything behind the first shuffle runs fused, so no token array is ever
+    encoded for a shuffle; with several, a second shuffle keeps the stateful stage from
+    serialising the tokenizer.
+
+    Returns:
+        Names of the objects that were committed.
+    """
+    documents = (
+        pipeline
+        | "Lanes" >> beam.Create([entry.lane for entry in plan.lanes])
+        | "SupplyChunks" >> SupplyChunks(job)
+        | "SpreadChunks" >> beam.Reshuffle()
+        | "ReadDocuments" >> ReadDocuments(job)
+    )
+    messages = documents | "TokenizeDocuments" >> TokenizeDocuments(job)
+    if parallel:
+        messages = messages | "GatherLanes" >> beam.Reshuffle()
+    commits = messages | "PackLanes" >> PackLanes(job, drain_bytes=drain_bytes)
+    return commits | "WriteShards" >> WriteShards(job)
+
+
+def run_advance(
+    job: StreamJob, plan: Plan, options: PipelineOptions, *, drain_bytes: int
+) -> None:
+    """Run an advance and wait for its end.
+
+    Raises:
+        ZephonBeamError: what a worker met, named as it was there.
+    """
+    try:
+        with beam.Pipeline(runner=make_runner(options), options=options) as pipeline:
+            build_advance(
+                pipeline, job, plan, parallel=is_parallel(options), drain_bytes=drain_bytes
+            )
+    except Exception as error:
+        cause = find_cause(error)
+        if cause is None:
+            raise
+        raise cause from error

@@ -1,0 +1,28 @@
+"""From a failed job back to the error that a user can act on.
+
+Runners wrap what a worker raised: with a step name appended, or as the text of a traceback from
+another process. Our errors are one line each, so they can be found in both.
+"""
+
+import re
+
+from zephon_beam import errors
+from zephon_beam.errors import ZephonBeamError
+
+_LINE = re.compile(r"(?:zephon_beam\.errors\.)(\w+): (.+)")
+_STEP = re.compile(r"\s*\[while running [^\]]*\]\s*$")
+
+
+def find_cause(error: BaseException) -> ZephonBeamError | None:
+    """Return the error of ours that made a job fail, or None if it was none of ours."""
+    chained: BaseException | None = error
+    while chained is not None:
+        if isinstance(chained, ZephonBeamError):
+            return type(chained)(_STEP.sub("", str(chained)))
+        chained = chained.__cause__ or chained.__context__
+    found = _LINE.findall(str(error))
+    for name, message in reversed(found):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, ZephonBeamError):
+            return kind(_STEP.sub("", message.split("\\n")[0]))
+    return None

@@ -1,0 +1,233 @@
+"""Create a stream, or open one and make sure that it is still the same."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from pipelines.failures import find_cause
+from pipelines.runners import make_runner
+from transforms.build_catalog import BuildCatalogs, CatalogJob
+from transforms.hugging_face import (
+    HuggingFaceTokenizer,
+    load_tokenizer,
+    tokenizer_digest,
+    tokenizer_file,
+)
+from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
+from zephon_beam.catalog.table import Catalog
+from zephon_beam.errors import DriftError, RecipeError, StreamNotFoundError
+from zephon_beam.fingerprint import differences, fingerprint, recipe_identity
+from zephon_beam.layout import MANIFEST, catalog_name
+from zephon_beam.manifest import (
+    FORMAT_VERSION,
+    DatasetManifest,
+    Manifest,
+    encode_manifest,
+    read_manifest,
+)
+from zephon_beam.recipe import Recipe, TokenizerRecipe
+from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
+from zephon_beam.store.base import Store, open_store
+
+_UINT16_VOCABULARY = 65_536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenStream:
+    """A stream that is known to belong to a recipe."""
+
+    store: Store
+    manifest: Manifest
+    recipe: Recipe
+    roots: tuple[str, ...]
+    """Folder of each data set's files, in recipe order."""
+    catalogs: tuple[Catalog, ...]
+
+
+def open_or_create(recipe: Recipe, stream: str, options: PipelineOptions) -> OpenStream:
+    """Open the stream of a recipe, creating it first if there is none.
+
+    Raises:
+        RecipeError: the recipe is wrong in a way that only its files show.
+        SourceError: sources are missing, empty or unreadable.
+        DriftError: the stream belongs to another recipe, tokenizer or source content.
+    """
+    store = open_store(stream)
+    paths = [list_files(dataset.patterns) for dataset in recipe.datasets.values()]
+    roots = tuple(data_root(dataset.patterns) for dataset in recipe.datasets.values())
+    try:
+        manifest = read_manifest(store)
+    except StreamNotFoundError:
+        manifest = _create(recipe, store, paths, roots, options)
+    _refuse_recipe_drift(recipe, manifest, store)
+    catalogs = _open_catalogs(recipe, store)
+    for name, root, listed, catalog in zip(recipe.datasets, roots, paths, catalogs, strict=True):
+        _refuse_source_drift(name, root, listed, catalog)
+    return OpenStream(
+        store=store, manifest=manifest, recipe=recipe, roots=roots, catalogs=catalogs
+    )
+
+
+def _create(
+    recipe: Recipe,
+    store: Store,
+    paths: Sequence[list[str]],
+    roots: tuple[str, ...],
+    options: PipelineOptions,
+) -> Manifest:
+    """Scan the sources, store the catalogs and write `stream.json`."""
+    tokenizer = load_tokenizer(recipe.tokenizer)
+    formats = []
+    for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
+        formats.append(resolve_format(dataset.format, listed))
+        try:
+            check_columns(formats[-1], listed[0], dataset.text)
+        except RecipeError as error:
+            raise RecipeError(f"datasets.{name}: {error}") from error
+    job = CatalogJob(stream=store.uri, recipe=recipe, formats=tuple(formats), roots=roots)
+    _run_catalog_pipeline(job, options)
+    catalogs = _open_catalogs(recipe, store)
+    manifest = _describe(recipe, tokenizer, roots, catalogs)
+    # A twin that created the stream first wins; whether it is the same is checked by the caller.
+    store.put_if_absent(MANIFEST, encode_manifest(manifest), lambda _stored, _computed: True)
+    return read_manifest(store)
+
+
+def _run_catalog_pipeline(job: CatalogJob, options: PipelineOptions) -> None:
+    try:
+        with beam.Pipeline(runner=make_runner(options), options=options) as pipeline:
+            datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)))
+            _ = datasets | "BuildCatalogs" >> BuildCatalogs(job)
+    except Exception as error:
+        cause = find_cause(error)
+        if cause is None:
+            raise
+        raise cause from error
+
+
+def _open_catalogs(recipe: Recipe, store: Store) -> tuple[Catalog, ...]:
+    names = [catalog_name(name) for name in recipe.dataset_names]
+    return tuple(Catalog.from_buffer(store.open_mmap(name), name) for name in names)
+
+
+def _describe(
+    recipe: Recipe,
+    tokenizer: HuggingFaceTokenizer,
+    roots: tuple[str, ...],
+    catalogs: Sequence[Catalog],
+) -> Manifest:
+    """Freeze everything that was derived from the recipe, the tokenizer and the sources."""
+    content = tokenizer_file(recipe.tokenizer).read_bytes()
+    digest = tokenizer_digest(content)
+    datasets = [
+        DatasetManifest(
+            name=name,
+            format=catalog.format,
+            root=root,
+            weight=str(catalog.source_bytes) if dataset.weight == "size" else str(dataset.weight),
+            chunk_bytes=catalog.chunk_bytes,
+            part_rows=catalog.part_rows,
+            chunk_count=catalog.chunk_count,
+            source_bytes=catalog.source_bytes,
+            catalog_digest=catalog.digest,
+        )
+        for (name, dataset), root, catalog in zip(
+            recipe.datasets.items(), roots, catalogs, strict=True
+        )
+    ]
+    eos = _resolve("eos", recipe.tokenizer.eos, tokenizer, recipe.tokenizer)
+    return Manifest(
+        name=recipe.name,
+        fingerprint=fingerprint(
+            recipe,
+            tokenizer_digest=digest,
+            catalog_digests={dataset.name: dataset.catalog_digest for dataset in datasets},
+            format_version=FORMAT_VERSION,
+        ),
+        lanes=recipe.lanes,
+        seq_len=recipe.seq_len,
+        samples_per_shard=recipe.shard_samples,
+        token_dtype="uint16" if tokenizer.vocab_size <= _UINT16_VOCABULARY else "uint32",
+        vocab_size=tokenizer.vocab_size,
+        pad_id=_pad(recipe.tokenizer, tokenizer, eos),
+        eos_id=eos,
+        bos_id=_resolve("bos", recipe.tokenizer.bos, tokenizer, recipe.tokenizer),
+        has_loss_mask=False,
+        tokenizer_digest=digest,
+        recipe=recipe_to_mapping(recipe),
+        datasets=datasets,
+    )
+
+
+def _resolve(
+    field: str, value: str | int | None, tokenizer: HuggingFaceTokenizer, recipe: TokenizerRecipe
+) -> int | None:
+    """Turn a token's text or id into an id of the vocabulary."""
+    if value is None:
+        return None
+    found = tokenizer.token_id(value) if isinstance(value, str) else value
+    if found is None or not 0 <= found < tokenizer.vocab_size:
+        raise RecipeError(
+            f"tokenizer.{field} must be a token of {recipe.path!r} or an id below "
+            f"{tokenizer.vocab_size}, got {value!r}; name one that the vocabulary has, or null for "
+            "none"
+        )
+    return found
+
+
+def _pad(recipe: TokenizerRecipe, tokenizer: HuggingFaceTokenizer, eos: int | None) -> int:
+    if recipe.pad != "auto":
+        pad = _resolve("pad", recipe.pad, tokenizer, recipe)
+    else:
+        pad = tokenizer.pad_id if tokenizer.pad_id is not None else eos
+    if pad is None:
+        raise RecipeError(
+            f"tokenizer.pad must be an id or a token when the tokenizer names no padding and eos "
+            f"is null, got {recipe.pad!r}; write e.g. pad: 0"
+        )
+    return pad
+
+
+def _refuse_recipe_drift(recipe: Recipe, manifest: Manifest, store: Store) -> None:
+    """Compare the recipe and the tokenizer with what the stream was created from."""
+    stored = recipe_from_mapping(manifest.recipe, origin=f"{store.uri}/{MANIFEST}")
+    changed = differences(recipe_identity(stored), recipe_identity(recipe))
+    repair = "undo the change, or run the recipe into a new place"
+    if changed:
+        raise DriftError(
+            f"recipe differs from that of the stream {store.uri!r}: {'; '.join(changed)}; the "
+            f"stream would no longer be a function of one recipe; {repair}"
+        )
+    path = tokenizer_file(recipe.tokenizer)
+    found = tokenizer_digest(path.read_bytes())
+    if found != manifest.tokenizer_digest:
+        raise DriftError(
+            f"tokenizer: expected {manifest.tokenizer_digest}, found {found} ({path}); with other "
+            f"tokens the stream would no longer be a function of one recipe; {repair}"
+        )
+
+
+def _refuse_source_drift(name: str, root: str, listed: Sequence[str], catalog: Catalog) -> None:
+    """Compare names and sizes of the files with the catalog; contents are checked when read."""
+    repair = "restore the files, or run the recipe into a new place"
+    found = {Path(path).relative_to(root).as_posix(): path for path in listed}
+    known = {catalog.file_name(file): file for file in range(catalog.file_count)}
+    for word, missing in (
+        ("is gone", sorted(known.keys() - found.keys())),
+        ("is new", sorted(found.keys() - known.keys())),
+    ):
+        if missing:
+            raise DriftError(
+                f"datasets.{name}: {missing[0]!r} {word} ({len(missing)} such files in {root}); "
+                f"the order of the stream was fixed by the files it was created from; {repair}"
+            )
+    for file_name, file in known.items():
+        size = Path(found[file_name]).stat().st_size
+        if size != catalog.file_size(file):
+            raise DriftError(
+                f"datasets.{name}: {file_name!r}: expected {catalog.file_size(file)} bytes, found "
+                f"{size}; the stream was created from other content; {repair}"
+            )

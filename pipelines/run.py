@@ -1,0 +1,212 @@
+"""`run`: advance a stream until it is as long as wanted."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from pipelines.advance import run_advance
+from pipelines.open_stream import OpenStream, open_or_create
+from pipelines.options import parse_beam_options
+from pipelines.recipe_file import load_recipe
+from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
+from transforms.stream_job import StreamJob, make_chunk_orders
+from zephon_beam.errors import SourceError, ZephonBeamError
+from zephon_beam.inspection import inspect_stream
+from zephon_beam.lane_config import make_lane_config
+from zephon_beam.layout import plan_name
+from zephon_beam.limits import resolve_until_samples
+from zephon_beam.plan import Plan, decode_plan, encode_plan
+from zephon_beam.position import Position, is_complete, read_position
+from zephon_beam.recipe import Recipe
+from zephon_beam.supply import SupplyPlanner
+
+DEFAULT_ADVANCE_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a run is, told before the first and after every advance."""
+
+    advance: int
+    samples: int
+    complete_samples: int
+    until_samples: int | None
+    seconds: float
+
+
+def run_stream(
+    recipe: Recipe | str | PathLike[str],
+    stream: str | PathLike[str],
+    *,
+    until_samples: int | None = None,
+    until_tokens: int | None = None,
+    advance_bytes: int = DEFAULT_ADVANCE_BYTES,
+    drain_bytes: int = DEFAULT_DRAIN_BYTES,
+    options: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+) -> dict[str, Any]:
+    """Build a stream until its gapless prefix has `until_samples` samples, or to its end.
+
+    Running it again continues; running it when nothing is left to do starts no job.
+
+    Args:
+        recipe: a recipe, or the path of a recipe file.
+        stream: where the stream is or is to be created.
+        until_samples: complete samples wanted, at least 1; None: until the stream ends.
+        until_tokens: the same in tokens of whole rows.
+        advance_bytes: source bytes that one advance supplies, roughly; a run option that can
+            never change a byte.
+        drain_bytes: bytes that gather for a lane before it packs; likewise.
+        options: Beam options as command line flags.
+        progress: called before the first and after every advance.
+
+    Returns:
+        samples, complete_samples, tokens, tokens_per_second, advances, finished, datasets
+        {name: {tokens, share}}: the same facts as `run --json` prints.
+
+    Raises:
+        RecipeError: the recipe or an option is wrong, or the stream would never end.
+        SourceError: sources are missing, empty or unreadable.
+        DriftError: the stream belongs to another recipe, tokenizer or source content.
+        DeterminismError: a recomputed object differs from the stored one.
+
+    Determinism: the stream depends on the recipe and its sources alone.
+    """
+    started = time.monotonic()
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe))
+    until = resolve_until_samples(loaded, until_samples=until_samples, until_tokens=until_tokens)
+    beam_options = parse_beam_options(options)
+    opened = open_or_create(loaded, str(stream), beam_options)
+    planner = _make_planner(opened)
+    position = read_position(opened.store, opened.manifest)
+    first_samples, advances = position.samples, 0
+
+    def report() -> None:
+        if progress is not None:
+            progress(
+                Progress(
+                    advance=position.next_advance,
+                    samples=position.samples,
+                    complete_samples=position.complete_samples,
+                    until_samples=until,
+                    seconds=time.monotonic() - started,
+                )
+            )
+
+    report()
+    while not position.finished and (until is None or position.complete_samples < until):
+        plan = _next_plan(opened, planner, position, advance_bytes, until)
+        job = StreamJob(
+            stream=opened.store.uri, advance=plan.advance, recipe=loaded, roots=opened.roots
+        )
+        _run_plan(opened, job, plan, beam_options, drain_bytes)
+        position = read_position(opened.store, opened.manifest)
+        _refuse_empty_datasets(opened, position)
+        advances += 1
+        report()
+    return _facts(opened, first_samples, advances, time.monotonic() - started)
+
+
+def _make_planner(opened: OpenStream) -> SupplyPlanner:
+    config = make_lane_config(opened.recipe, opened.manifest)
+    return SupplyPlanner(config, opened.catalogs, make_chunk_orders(opened.recipe, opened.catalogs))
+
+
+def _next_plan(
+    opened: OpenStream,
+    planner: SupplyPlanner,
+    position: Position,
+    advance_bytes: int,
+    until: int | None,
+) -> Plan:
+    """Return the plan to run: the pending one, or a new one, written before anything runs."""
+    if position.pending is not None:
+        return position.pending
+    lanes = planner.plan(position.heads, advance_bytes=advance_bytes, until_samples=until)
+    if not lanes:
+        raise ZephonBeamError(
+            f"plan must supply at least one lane, got none at {position.complete_samples} complete "
+            "samples; shards that were counted are missing; check the stream with "
+            "`zephon-beam verify`"
+        )
+    plan = Plan(
+        advance=position.next_advance, fingerprint=opened.manifest.fingerprint, lanes=lanes
+    )
+    name = plan_name(plan.advance)
+    # Of two drivers the loser runs the winner's plan.
+    opened.store.put_if_absent(name, encode_plan(plan), lambda _stored, _computed: True)
+    return decode_plan(opened.store.get(name), name)
+
+
+def _run_plan(
+    opened: OpenStream, job: StreamJob, plan: Plan, options: Any, drain_bytes: int
+) -> None:
+    """Run a plan and make sure that it did all it asks for; then drop what it replaced."""
+    before = _plan_or_none(opened, plan.advance - 1)
+    try:
+        run_advance(job, plan, options, drain_bytes=drain_bytes)
+    except ZephonBeamError:
+        raise
+    except Exception:
+        # A twin may have completed the advance and deleted what this job was to start from.
+        if not is_complete(opened.store, opened.manifest, plan):
+            raise
+    if not is_complete(opened.store, opened.manifest, plan):
+        raise ZephonBeamError(
+            f"advance {plan.advance} must leave a carry or an end for each of its lanes and every "
+            "shard that they count, found some missing; the stream is intact; run it again, and "
+            "report this if it repeats"
+        )
+    for entry in before.lanes if before is not None else ():
+        if entry.head_kind == "carry" and entry.head_name is not None:
+            opened.store.delete(entry.head_name)
+
+
+def _plan_or_none(opened: OpenStream, advance: int) -> Plan | None:
+    name = plan_name(advance)
+    return decode_plan(opened.store.get(name), name) if opened.store.exists(name) else None
+
+
+def _refuse_empty_datasets(opened: OpenStream, position: Position) -> None:
+    """Stop when a whole pass over a data set gave no token, instead of searching for ever."""
+    states = [head.state for head in position.heads if head.state is not None]
+    if len(states) < len(position.heads):
+        return
+    for dataset, frozen in enumerate(opened.manifest.datasets):
+        saved = [state.datasets[dataset] for state in states]
+        opened_chunks = sum(entry.next_number for entry in saved)
+        whole_pass = all(
+            entry.next_number * opened.manifest.lanes + lane >= frozen.chunk_count
+            for lane, entry in enumerate(saved)
+        )
+        tokens = sum(entry.counters.read_tokens for entry in saved)
+        if opened_chunks and whole_pass and tokens == 0:
+            raise SourceError(
+                f"datasets.{frozen.name} must give at least one token in a pass, got none from "
+                f"{frozen.chunk_count} chunks; the mixture would wait for it for ever; check its "
+                "files and its text field, or give it weight 0"
+            )
+
+
+def _facts(
+    opened: OpenStream, first_samples: int, advances: int, seconds: float
+) -> dict[str, Any]:
+    """Sum up a run from what is stored."""
+    found = inspect_stream(opened.store.uri)
+    new = max(0, found["samples"] - first_samples)
+    tokens = found["tokens"]
+    new_tokens = tokens * new // found["samples"] if found["samples"] else 0
+    return {
+        "samples": found["samples"],
+        "complete_samples": found["complete_samples"],
+        "tokens": tokens,
+        "tokens_per_second": round(new_tokens / seconds, 1),
+        "advances": advances,
+        "finished": found["finished"],
+        "datasets": {
+            name: {"tokens": entry["tokens"], "share": entry["share"]}
+            for name, entry in found["datasets"].items()
+        },
+    }

@@ -1,0 +1,24 @@
+"""Entry point of local worker processes."""
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Run Beam's worker with a safe path and die with the parent process."""
+    _die_with_parent()
+    cwd = os.getcwd()
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", cwd)]
+    runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends, also by SIGKILL (Linux only)."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,99 @@
+"""BuildCatalogs: one element a file, footers read in parallel, one catalog a data set."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+
+from zephon_beam.catalog.scan import FileScan, list_files, scan_file
+from zephon_beam.catalog.table import build_catalog, derive_chunk_bytes
+from zephon_beam.layout import catalog_name
+from zephon_beam.recipe import Recipe
+from zephon_beam.store.base import open_store
+
+ScanRow = tuple[str, int, str, list[tuple[int, int]]]
+"""(path, size, identity, row groups): a `FileScan` as it crosses a shuffle."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CatalogJob:
+    """What the catalogs of a stream are built from."""
+
+    stream: str
+    recipe: Recipe
+    formats: tuple[str, ...]
+    roots: tuple[str, ...]
+
+
+class BuildCatalogs(beam.PTransform):
+    """List and scan the files of each data set and write its catalog into the stream.
+
+    Element types: in int (place of the data set), out str (name of the catalog).
+
+    Raises:
+        SourceError: no files, an empty data set, an unreadable file.
+        DeterminismError: the stream holds another catalog of that name.
+
+    Determinism: depends on names, sizes, identities and footers of the files, in name order.
+    """
+
+    def __init__(self, job: CatalogJob) -> None:
+        """Build the catalogs of `job`."""
+        super().__init__()
+        self._job = job
+
+    def expand(self, datasets: PCollection) -> PCollection:
+        """Scan files in parallel, then write one catalog for each data set."""
+        return (
+            datasets
+            | "ListFiles" >> beam.ParDo(_ListFiles(self._job))
+            | "SpreadFiles" >> beam.Reshuffle()
+            | "ScanFiles" >> beam.ParDo(_ScanFile(self._job))
+            | "GroupByDataset" >> beam.GroupByKey()
+            | "WriteCatalogs" >> beam.ParDo(_WriteCatalog(self._job))
+        )
+
+
+class _ListFiles(beam.DoFn):
+    def __init__(self, job: CatalogJob) -> None:
+        self._job = job
+
+    def process(self, dataset: int) -> Iterator[tuple[int, str]]:
+        recipe = list(self._job.recipe.datasets.values())[dataset]
+        for path in list_files(recipe.patterns):
+            yield dataset, path
+
+
+class _ScanFile(beam.DoFn):
+    def __init__(self, job: CatalogJob) -> None:
+        self._job = job
+
+    def process(self, element: tuple[int, str]) -> Iterator[tuple[int, ScanRow]]:
+        dataset, path = element
+        scan = scan_file(path, self._job.formats[dataset])
+        yield dataset, (scan.path, scan.size, scan.identity, list(scan.row_groups))
+
+
+class _WriteCatalog(beam.DoFn):
+    def __init__(self, job: CatalogJob) -> None:
+        self._job = job
+
+    def process(self, element: tuple[int, Iterable[ScanRow]]) -> Iterator[str]:
+        dataset, rows = element
+        job = self._job
+        scans = [
+            FileScan(path=path, size=size, identity=identity, row_groups=tuple(row_groups))
+            for path, size, identity, row_groups in rows
+        ]
+        name = job.recipe.dataset_names[dataset]
+        source_bytes = sum(scan.size for scan in scans)
+        catalog = build_catalog(
+            name,
+            job.formats[dataset],
+            job.roots[dataset],
+            scans,
+            chunk_bytes=derive_chunk_bytes(job.recipe, source_bytes),
+        )
+        open_store(job.stream).put_if_absent(catalog_name(name), catalog)
+        yield catalog_name(name)

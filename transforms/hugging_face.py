@@ -1,0 +1,123 @@
+"""The Hugging Face `tokenizers` backend: the definition of right for a `tokenizer.json`."""
+
+import json
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as Backend
+
+from zephon_beam.errors import DriftError, RecipeError
+from zephon_beam.recipe import TokenizerRecipe
+
+Array = npt.NDArray[Any]
+
+
+class HuggingFaceTokenizer:
+    """Encodes with `tokenizers`; stored truncation and padding are switched off.
+
+    Special-token text inside documents stays plain text unless `allow_special`.
+
+    Determinism: ids depend on the file and the text alone; a file with dropout is refused.
+    """
+
+    def __init__(self, content: bytes, *, allow_special: bool, name: str) -> None:
+        """Build the tokenizer from the content of a `tokenizer.json`.
+
+        Raises:
+            RecipeError: not a tokenizer file, or one that is random.
+        """
+        try:
+            description = json.loads(content)
+            self._backend = Backend.from_buffer(content)
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+            raise RecipeError(
+                f"tokenizer.path must be a Hugging Face tokenizer.json, got {name!r}: {error}; "
+                "save one with `tokenizer.save(...)`"
+            ) from error
+        if (description.get("model") or {}).get("dropout"):
+            raise RecipeError(
+                f"tokenizer.path must be a tokenizer without dropout, got {name!r}; with dropout "
+                "the same text has other ids each time; set model.dropout to null"
+            )
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = not allow_special
+        ids = self._backend.get_vocab(with_added_tokens=True).values()
+        self._vocab_size = max(ids, default=-1) + 1
+        self._pad = (description.get("padding") or {}).get("pad_id")
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return self._vocab_size
+
+    @property
+    def pad_id(self) -> int | None:
+        """The padding id that the file names, or that of a token named like a padding token."""
+        if isinstance(self._pad, int):
+            return self._pad
+        named = (self.token_id(token) for token in ("<|pad|>", "<pad>", "[PAD]"))
+        return next((token for token in named if token is not None), None)
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a token's text, None if there is no such token."""
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def encode(self, texts: Sequence[str]) -> tuple[Array, Array]:
+        """Encode documents; see `zephon_beam.tokenizer.Tokenizer.encode`."""
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        # An array of C integers takes the library's lists without a NumPy conversion for each.
+        ids = array("I")
+        ends = [0]
+        for encoding in encodings:
+            ids.extend(encoding.ids)
+            ends.append(len(ids))
+        return np.frombuffer(ids, np.uint32), np.array(ends, np.int64)
+
+
+def tokenizer_file(recipe: TokenizerRecipe) -> Path:
+    """Return the path of the tokenizer's file.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    path = Path(recipe.path)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if not path.is_file():
+        raise RecipeError(
+            f"tokenizer.path must be a tokenizer.json or a folder with one, got {recipe.path!r}; "
+            "there is no such file; paths are relative to the recipe file"
+        )
+    return path
+
+
+def tokenizer_digest(content: bytes) -> str:
+    """Hash the content of a tokenizer file, as the fingerprint takes it."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def load_tokenizer(
+    recipe: TokenizerRecipe, *, expected_digest: str | None = None
+) -> HuggingFaceTokenizer:
+    """Load the recipe's tokenizer.
+
+    Raises:
+        RecipeError: there is no usable file.
+        DriftError: its content is not the expected one.
+    """
+    path = tokenizer_file(recipe)
+    content = path.read_bytes()
+    found = tokenizer_digest(content)
+    if expected_digest is not None and found != expected_digest:
+        raise DriftError(
+            f"tokenizer: expected {expected_digest}, found {found} ({path}); with another tokenizer "
+            "the stream would go on with other tokens; restore the file, or start a new stream"
+        )
+    return HuggingFaceTokenizer(content, allow_special=recipe.allow_special, name=str(path))

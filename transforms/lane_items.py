@@ -1,0 +1,100 @@
+"""What travels to a lane besides tokenized parts: documents, and the lane's head.
+
+Stages that only concern documents hand heads on untouched, so that one stream of elements keyed
+by lane reaches `PackLanes` and nothing needs a side input.
+"""
+
+from dataclasses import dataclass
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+
+from zephon_beam.sequences import PartKey
+from zephon_beam.sources.documents import Documents
+
+HEAD = 0
+"""Kind of an element that holds where a lane starts."""
+PART = 1
+"""Kind of an element that holds a tokenized part."""
+
+LaneMessage = tuple[int, bytes]
+"""(kind, payload): what `PackLanes` receives for a lane."""
+
+SupplyItem = tuple[int, int, int, int]
+"""(data set, chunk number, first part, parts), or `HEAD_ITEM` for the lane's head."""
+
+HEAD_ITEM: SupplyItem = (-1, -1, -1, -1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneDocuments:
+    """The documents of one part on their way to the tokenizer, or a head that passes through."""
+
+    head: bytes | None = None
+    key: PartKey | None = None
+    pass_number: int = 0
+    documents: Documents | None = None
+
+
+class LaneDocumentsCoder(beam.coders.Coder):
+    """Encodes `LaneDocuments` where a runner cuts the graph before the tokenizer."""
+
+    def encode(self, value: LaneDocuments) -> bytes:
+        """Encode as a kind byte and the head, or an Arrow stream of the documents."""
+        if value.head is not None or value.key is None or value.documents is None:
+            return b"H" + (value.head or b"")
+        return b"D" + _encode_documents(value.key, value.pass_number, value.documents)
+
+    def decode(self, encoded: bytes) -> LaneDocuments:
+        """Decode what `encode` made."""
+        if encoded[:1] == b"H":
+            return LaneDocuments(head=encoded[1:])
+        return _decode_documents(encoded[1:])
+
+    def is_deterministic(self) -> bool:
+        """Equal values have equal encodings."""
+        return True
+
+    def to_type_hint(self) -> type[LaneDocuments]:
+        """Return the type this coder is registered for."""
+        return LaneDocuments
+
+
+beam.coders.registry.register_coder(LaneDocuments, LaneDocumentsCoder)
+
+
+def _encode_documents(key: PartKey, pass_number: int, documents: Documents) -> bytes:
+    metadata = {
+        "dataset": str(key.dataset),
+        "number": str(key.number),
+        "part": str(key.part),
+        "pass": str(pass_number),
+        "last": str(int(documents.last)),
+        "source_bytes": str(documents.source_bytes),
+    }
+    columns = {
+        "text": pa.array(documents.texts, pa.large_string()),
+        "file": pa.array(documents.files, pa.uint32()),
+        "locator": pa.array(documents.locators, pa.int64()),
+    }
+    schema = pa.schema([(name, column.type) for name, column in columns.items()], metadata=metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(list(columns.values()), schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+def _decode_documents(data: bytes) -> LaneDocuments:
+    reader = pa.ipc.open_stream(pa.py_buffer(data))
+    metadata = {name.decode(): int(value) for name, value in reader.schema.metadata.items()}
+    batch = reader.read_next_batch()
+    documents = Documents(
+        texts=batch.column("text").to_pylist(),
+        files=np.asarray(batch.column("file")),
+        locators=np.asarray(batch.column("locator")),
+        source_bytes=metadata["source_bytes"],
+        last=bool(metadata["last"]),
+    )
+    key = PartKey(dataset=metadata["dataset"], number=metadata["number"], part=metadata["part"])
+    return LaneDocuments(key=key, pass_number=metadata["pass"], documents=documents)

@@ -1,0 +1,207 @@
+"""PackLanes: the stateful stage, keyed by lane, that restores order, mixes and packs.
+
+Parts arrive in any order, possibly more than once. They are appended blindly to a bag; a *drain*
+reads the bag once, offers everything to the lane process, commits the shards that fill and writes
+back what is left. Drains happen when enough has gathered and when the timer of the round fires.
+When a drain happens changes nothing but time: the lane process is a Kahn process.
+"""
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
+
+from transforms.lane_items import HEAD, LaneMessage
+from transforms.stream_job import StreamJob
+from transforms.write_shards import LaneCommit, carry_commit, end_commit, shard_commit
+from zephon_beam.carry import CarryHead, WaitingPart, decode_carry, encode_carry
+from zephon_beam.lane import LaneProcess, ShardDraft
+from zephon_beam.lane_state import decode_state, encode_state
+from zephon_beam.plan import LanePlan
+from zephon_beam.sequences import PartKey, SequencePart, decode_part
+from zephon_beam.shard import encode_shard
+
+DEFAULT_DRAIN_BYTES = 16 * 1024 * 1024
+
+
+class PackLanes(beam.PTransform):
+    """Turn the parts of each lane into shards, lane states and the lane's carry.
+
+    Element types: in tuple[int, LaneMessage], out LaneCommit; keyed by lane, any order. The
+    event time of an element is its round; one event-time timer is set at that time, so when it
+    fires everything of the round has arrived. The carry, or the lane's end, is emitted only when
+    all that the plan supplied was used up or waits, which is decided from the plan.
+
+    Determinism: shards and states depend on the contents of the parts alone.
+    """
+
+    def __init__(self, job: StreamJob, *, drain_bytes: int = DEFAULT_DRAIN_BYTES) -> None:
+        """Pack for `job`, draining a lane whenever `drain_bytes` have gathered for it."""
+        super().__init__()
+        self._job = job
+        self._drain_bytes = drain_bytes
+
+    def expand(self, messages: PCollection) -> PCollection:
+        """Run one lane process for each key."""
+        return messages | "MixAndPack" >> beam.ParDo(_PackLane(self._job, self._drain_bytes))
+
+
+class _PackLane(beam.DoFn):
+    STATE = ReadModifyWriteStateSpec("state", BytesCoder())
+    """Encoded lane state, empty for a fresh lane; unset until the lane's head has come."""
+    PARTS = BagStateSpec("parts", BytesCoder())
+    GATHERED = ReadModifyWriteStateSpec("gathered", TupleCoder((VarIntCoder(), VarIntCoder())))
+    """Bytes that arrived since the last drain, and how many start the next one."""
+    ROUND = TimerSpec("round", TimeDomain.WATERMARK)
+
+    def __init__(self, job: StreamJob, drain_bytes: int) -> None:
+        self._job = job
+        self._drain_bytes = drain_bytes
+
+    def setup(self) -> None:
+        self._config = self._job.lane_config()
+        self._plan = self._job.plan()
+        self._compression = self._job.recipe.shard.compression
+
+    def process(
+        self,
+        element: tuple[int, LaneMessage],
+        timestamp=beam.DoFn.TimestampParam,  # noqa: ANN001 - Beam inspects these defaults
+        state=beam.DoFn.StateParam(STATE),  # noqa: ANN001
+        parts=beam.DoFn.StateParam(PARTS),  # noqa: ANN001
+        gathered=beam.DoFn.StateParam(GATHERED),  # noqa: ANN001
+        timer=beam.DoFn.TimerParam(ROUND),  # noqa: ANN001
+    ) -> Iterator[LaneCommit]:
+        """Keep what arrived; drain when enough has gathered."""
+        lane, (kind, payload) = element
+        timer.set(timestamp)
+        arrived, threshold = gathered.read() or (0, self._drain_bytes)
+        if kind != HEAD:
+            parts.add(payload)
+            arrived += len(payload)
+        elif state.read() is None:
+            for waiting in self._accept_head(lane, payload, state):
+                parts.add(waiting)
+                arrived += len(waiting)
+        if arrived >= threshold and state.read() is not None:
+            process, left = yield from self._drain(lane, state, parts)
+            arrived, threshold = 0, max(self._drain_bytes, left)
+        gathered.write((arrived, threshold))
+
+    @on_timer(ROUND)
+    def close_round(
+        self,
+        lane=beam.DoFn.KeyParam,  # noqa: ANN001
+        state=beam.DoFn.StateParam(STATE),  # noqa: ANN001
+        parts=beam.DoFn.StateParam(PARTS),  # noqa: ANN001
+        gathered=beam.DoFn.StateParam(GATHERED),  # noqa: ANN001
+    ) -> Iterator[LaneCommit]:
+        """Drain, and finish the lane's share of the advance if its supply is complete.
+
+        Timers may fire early or more than once: everything here may be repeated.
+        """
+        if state.read() is None:
+            return
+        process, left = yield from self._drain(lane, state, parts)
+        gathered.write((0, max(self._drain_bytes, left)))
+        plan = self._plan.lane(lane)
+        if process.ended:
+            yield end_commit(lane, process.samples)
+            return
+        waiting = {part.key: (part, payload) for part, payload in _decoded(parts.read())}
+        if not supply_is_complete(plan, process, {key: item[0] for key, item in waiting.items()}):
+            return
+        order = process.waiting()
+        head = CarryHead(
+            advance=self._plan.advance,
+            ended=False,
+            state=process.state(),
+            waiting=[_describe(waiting[key][0]) for key in order],
+        )
+        carry = encode_carry(head, [waiting[key][1] for key in order])
+        yield carry_commit(lane, self._plan.advance, carry)
+
+    def _accept_head(self, lane: int, payload: bytes, state) -> list[bytes]:  # noqa: ANN001
+        """Set the lane state from its head; return the parts that waited in a carry."""
+        plan = self._plan.lane(lane)
+        if plan.head_kind != "carry":
+            state.write(payload)
+            return []
+        head, payloads = decode_carry(payload, plan.head_name or "carry")
+        state.write(encode_state(head.state))
+        return payloads
+
+    def _drain(self, lane: int, state, parts):  # noqa: ANN001, ANN202 - a generator with a result
+        """Offer all parts, commit full shards, write back the rest.
+
+        Yields:
+            Shard commits.
+
+        Returns:
+            (the lane process, bytes of the parts that still wait).
+        """
+        encoded = state.read()
+        start = decode_state(encoded, f"state of lane {lane}") if encoded else None
+        process = LaneProcess(self._config, lane, start)
+        payloads: dict[PartKey, bytes] = {}
+        for part, payload in _decoded(parts.read()):
+            if process.offer(part):
+                payloads[part.key] = payload
+        for draft in process.take_shards():
+            yield self._commit(draft)
+        parts.clear()
+        left = 0
+        for key in process.waiting():
+            parts.add(payloads[key])
+            left += len(payloads[key])
+        state.write(encode_state(process.state()))
+        return process, left
+
+    def _commit(self, draft: ShardDraft) -> LaneCommit:
+        config = self._config
+        shard = encode_shard(
+            draft.samples,
+            fingerprint=config.fingerprint,
+            lane=draft.lane,
+            first_sample=draft.first_index * config.lanes + draft.lane,
+            compression=self._compression,
+        )
+        samples = draft.first_index + len(draft.samples)
+        return shard_commit(draft.lane, draft.shard, samples, encode_state(draft.state), shard)
+
+
+def supply_is_complete(
+    plan: LanePlan, process: LaneProcess, waiting: dict[PartKey, SequencePart]
+) -> bool:
+    """Say whether all that a plan supplied was used up or waits.
+
+    Args:
+        plan: the lane's share of the plan.
+        process: the lane after a drain.
+        waiting: the parts that wait.
+    """
+    ends = {(key.dataset, key.number): key.part for key, part in waiting.items() if part.last}
+    for entry in plan.supply:
+        end = ends.get((entry.dataset, entry.number), entry.first_part + entry.part_count)
+        for part in range(entry.first_part, entry.first_part + entry.part_count):
+            key = PartKey(dataset=entry.dataset, number=entry.number, part=part)
+            if key not in waiting and part <= end and process.needs(key):
+                return False
+    return True
+
+
+def _decoded(payloads) -> Iterator[tuple[SequencePart, bytes]]:  # noqa: ANN001
+    for payload in payloads:
+        yield decode_part(payload), payload
+
+
+def _describe(part: SequencePart) -> WaitingPart:
+    return WaitingPart(key=part.key, last=part.last, source_bytes=part.source_bytes)

@@ -1,0 +1,102 @@
+"""ReadDocuments: from pointers to the documents of a part, in the order of its permutation."""
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics import Metrics
+from apache_beam.pvalue import PCollection
+
+from transforms.lane_items import HEAD_ITEM, LaneDocuments, SupplyItem
+from transforms.stream_job import StreamJob
+from zephon_beam.chunk_order import document_order
+from zephon_beam.sequences import PartKey
+from zephon_beam.sources.documents import Documents
+from zephon_beam.sources.read_part import read_part
+
+
+class ReadDocuments(beam.PTransform):
+    """Read each supplied part once, and load each lane's head.
+
+    Element types: in tuple[int, SupplyItem], out tuple[int, LaneDocuments]; stateless.
+
+    Raises:
+        SourceError: a file is missing or unreadable.
+        BadRecordError: a document can never be read.
+        DriftError: a file is not what the catalog says.
+
+    Determinism: a part depends on its source, the seed, the pass and its place alone.
+    """
+
+    def __init__(self, job: StreamJob) -> None:
+        """Read the sources of `job`."""
+        super().__init__()
+        self._job = job
+
+    def expand(self, items: PCollection) -> PCollection:
+        """Read where the pointers are."""
+        return items | "ReadParts" >> beam.ParDo(_ReadParts(self._job))
+
+
+class _ReadParts(beam.DoFn):
+    def __init__(self, job: StreamJob) -> None:
+        self._job = job
+        self._source_bytes = Metrics.counter("zephon_beam", "source_bytes")
+        self._documents = Metrics.counter("zephon_beam", "documents")
+
+    def setup(self) -> None:
+        self._store = self._job.store()
+        self._plan = self._job.plan()
+        self._catalogs = self._job.catalogs()
+        self._orders = self._job.chunk_orders()
+
+    def process(self, element: tuple[int, SupplyItem]) -> Iterator[tuple[int, LaneDocuments]]:
+        lane, item = element
+        if item == HEAD_ITEM:
+            name = self._plan.lane(lane).head_name
+            yield lane, LaneDocuments(head=self._store.get(name) if name else b"")
+            return
+        dataset, number, first_part, part_count = item
+        for part in range(first_part, first_part + part_count):
+            documents = self._read(lane, PartKey(dataset=dataset, number=number, part=part))
+            yield lane, documents
+            if documents.documents is not None and documents.documents.last:
+                return
+
+    def _read(self, lane: int, key: PartKey) -> LaneDocuments:
+        job = self._job
+        name = job.recipe.dataset_names[key.dataset]
+        position = self._orders[key.dataset].position(lane, key.number)
+        if position is None:
+            raise ValueError(f"plan supplies chunk {key.number} beyond the last pass of {name!r}")
+        pass_number, chunk = position
+        documents = read_part(
+            self._catalogs[key.dataset],
+            job.roots[key.dataset],
+            chunk,
+            key.part,
+            text_field=job.recipe.datasets[name].text,
+        )
+        order = document_order(
+            seed=job.recipe.seed,
+            dataset=name,
+            pass_=pass_number,
+            chunk=chunk,
+            part=key.part,
+            count=len(documents.texts),
+            shuffle=job.recipe.shuffle.documents,
+        )
+        self._source_bytes.inc(documents.source_bytes)
+        self._documents.inc(len(documents.texts))
+        return LaneDocuments(key=key, pass_number=pass_number, documents=_permuted(documents, order))
+
+
+def _permuted(documents: Documents, order: np.ndarray) -> Documents:
+    texts = documents.texts
+    return Documents(
+        texts=[texts[place] for place in order.tolist()],
+        files=documents.files[order],
+        locators=documents.locators[order],
+        source_bytes=documents.source_bytes,
+        last=documents.last,
+    )

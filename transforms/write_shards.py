@@ -1,0 +1,92 @@
+"""WriteShards: commits what the lanes made, each object exactly once.
+
+A bundle may be retried, or run twice at once on two workers: every object is created only if it
+is absent, and an object that exists must hold what was computed again.
+"""
+
+import json
+from collections.abc import Iterator
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.pvalue import PCollection
+
+from transforms.stream_job import StreamJob
+from zephon_beam.lane_state import same_state
+from zephon_beam.layout import carry_name, end_name, progress_name, shard_name, state_name
+from zephon_beam.shard import same_shard
+
+LaneCommit = tuple[str, int, int, int, bytes, bytes]
+"""(kind, lane, number, samples of the lane, first payload, second payload)."""
+
+
+def shard_commit(lane: int, shard: int, samples: int, state: bytes, data: bytes) -> LaneCommit:
+    """Commit a shard and the lane state right after it."""
+    return "shard", lane, shard, samples, state, data
+
+
+def carry_commit(lane: int, advance: int, data: bytes) -> LaneCommit:
+    """Commit a lane's carry of an advance."""
+    return "carry", lane, advance, -1, data, b""
+
+
+def end_commit(lane: int, samples: int) -> LaneCommit:
+    """Commit that a lane has ended with so many samples."""
+    return "end", lane, -1, samples, b"", b""
+
+
+class WriteShards(beam.PTransform):
+    """Create the objects of each commit; a shard's state comes before the shard.
+
+    Element types: in LaneCommit, out str (name of the object that completed the commit).
+
+    Raises:
+        DeterminismError: an object exists with other content.
+
+    Determinism: depends on the commits alone; repetition changes nothing.
+    """
+
+    def __init__(self, job: StreamJob) -> None:
+        """Write into the stream of `job`."""
+        super().__init__()
+        self._job = job
+
+    def expand(self, commits: PCollection) -> PCollection:
+        """Commit one element at a time."""
+        return commits | "Commit" >> beam.ParDo(_Commit(self._job))
+
+
+class _Commit(beam.DoFn):
+    def __init__(self, job: StreamJob) -> None:
+        self._job = job
+        self._shards = Metrics.counter("zephon_beam", "shards")
+
+    def setup(self) -> None:
+        self._store = self._job.store()
+
+    def process(self, element: LaneCommit) -> Iterator[str]:
+        kind, lane, number, samples, first, second = element
+        if kind == "shard":
+            self._store.put_if_absent(state_name(lane, number), first, same_state)
+            name = shard_name(lane, number)
+            if self._store.put_if_absent(name, second, same_shard):
+                self._shards.inc()
+            self._report(lane, samples)
+        elif kind == "carry":
+            name = carry_name(lane, number)
+            self._store.put_if_absent(name, first, _accept)
+        else:
+            name = end_name(lane)
+            self._store.put_if_absent(name, (json.dumps({"samples": samples}) + "\n").encode())
+            self._report(lane, samples)
+        yield name
+
+    def _report(self, lane: int, samples: int) -> None:
+        """Say how far the lane is; advice only, so it may be lost or stale."""
+        progress = {"advance": self._job.advance, "samples": samples}
+        self._store.replace(progress_name(lane), (json.dumps(progress) + "\n").encode())
+
+
+def _accept(stored: bytes, computed: bytes) -> bool:  # noqa: ARG001 - the store's signature
+    """Accept a carry that exists as it is: what waits in it depends on no order that matters."""
+    return True

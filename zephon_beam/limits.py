@@ -1,0 +1,48 @@
+"""How long a run may become: checked before anything starts."""
+
+from zephon_beam.checks import require_int
+from zephon_beam.errors import RecipeError
+from zephon_beam.recipe import Recipe
+
+
+def is_endless(recipe: Recipe) -> bool:
+    """Say whether a stream never ends by itself."""
+    repeating = [
+        dataset.passes == "repeat" and dataset.weight != "0"
+        for dataset in recipe.datasets.values()
+    ]
+    finite = [
+        dataset.passes != "repeat" and dataset.weight != "0"
+        for dataset in recipe.datasets.values()
+    ]
+    if recipe.mixing.when_exhausted == "stop":
+        return any(repeating) and not any(finite)
+    return any(repeating)
+
+
+def resolve_until_samples(
+    recipe: Recipe, *, until_samples: int | None, until_tokens: int | None
+) -> int | None:
+    """Return the complete samples that a run must reach; None: the end of a finite stream.
+
+    Raises:
+        RecipeError: a limit is not positive, both are given, or an endless stream has none.
+    """
+    repair = "give the number of samples wanted, counted from the stream's start"
+    if until_samples is not None and until_tokens is not None:
+        raise RecipeError(
+            "--until-samples and --until-tokens must not both be given; they bound the same thing; "
+            "leave one out"
+        )
+    if until_samples is not None:
+        require_int("--until-samples", until_samples, 1, repair)
+        return until_samples
+    if until_tokens is not None:
+        require_int("--until-tokens", until_tokens, 1, repair)
+        return -(-until_tokens // recipe.seq_len)
+    if is_endless(recipe):
+        raise RecipeError(
+            "run must be bounded when the recipe is endless (passes: repeat), got no limit; it "
+            "would fill the disk; give --until-samples N or --until-tokens N, or set passes"
+        )
+    return None

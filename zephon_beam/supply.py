@@ -1,0 +1,220 @@
+"""How much to supply: a guess that can cost time but never change a byte.
+
+A lane's need is estimated from its weights, from how many source bytes a token took so far, and
+from what waits already. Whatever the guess, every plan holds the part that each data set needs
+next, so every advance makes progress.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from zephon_beam.carry import WaitingPart
+from zephon_beam.catalog.table import Catalog
+from zephon_beam.channel import FREE
+from zephon_beam.chunk_order import ChunkOrder
+from zephon_beam.lane_config import LaneConfig
+from zephon_beam.lane_state import DatasetState, LaneState, SlotState
+from zephon_beam.mixing import Mixer
+from zephon_beam.plan import LanePlan, SupplyEntry
+
+_FIRST_BYTES_PER_TOKEN = 4.0
+"""Before anything was read; byte-level tokenizers on prose and code take 3 to 5."""
+_MARGIN = Fraction(11, 10)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneHead:
+    """Where a lane stands: the object it starts from and what that object says."""
+
+    lane: int
+    kind: str
+    number: int
+    state: LaneState | None
+    waiting: tuple[WaitingPart, ...] = field(default_factory=tuple)
+    ended: bool = False
+    length: int = 0
+    """Samples of a lane that has ended."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of the lane in shards."""
+        return self.state.samples if self.state is not None else self.length
+
+    @property
+    def packed_samples(self) -> int:
+        """Samples in shards and finished packs that wait for their shard."""
+        return self.samples + (len(self.state.packs) if self.state is not None else 0)
+
+
+class SupplyPlanner:
+    """Plans what an advance supplies to each lane.
+
+    Determinism: a plan depends on the heads, the limits and the catalogs; streams do not depend
+    on plans.
+    """
+
+    def __init__(
+        self, config: LaneConfig, catalogs: Sequence[Catalog], orders: Sequence[ChunkOrder]
+    ) -> None:
+        """Take the catalogs and chunk orders of the data sets, in recipe order."""
+        self._config = config
+        self._catalogs = catalogs
+        self._orders = orders
+
+    def lane_target(self, until_samples: int | None, lane: int) -> int | None:
+        """Return how many samples a lane must commit for a prefix of `until_samples`."""
+        if until_samples is None:
+            return None
+        config = self._config
+        needed = max(0, -(-(until_samples - lane) // config.lanes))
+        return -(-needed // config.samples_per_shard) * config.samples_per_shard
+
+    def plan(
+        self, heads: Sequence[LaneHead], *, advance_bytes: int, until_samples: int | None
+    ) -> tuple[LanePlan, ...]:
+        """Return the supply of every lane that has not ended and not reached its target.
+
+        Args:
+            heads: one for each lane.
+            advance_bytes: source bytes that the whole advance may supply, roughly.
+            until_samples: global samples wanted, None without a limit.
+        """
+        ratios = self._bytes_per_token(heads)
+        plans = []
+        active = [head for head in heads if not head.ended]
+        for head in active:
+            target = self.lane_target(until_samples, head.lane)
+            if target is not None and head.samples >= target:
+                continue
+            budget = advance_bytes // max(1, len(active))
+            missing = None if target is None else target - head.packed_samples
+            supply = self._supply(head, budget, missing, ratios)
+            plans.append(
+                LanePlan(
+                    lane=head.lane, head_kind=head.kind, head_number=head.number, supply=supply
+                )
+            )
+        return tuple(plans)
+
+    def _bytes_per_token(self, heads: Sequence[LaneHead]) -> list[float]:
+        ratios = []
+        for dataset in range(self._config.dataset_count):
+            counters = [
+                head.state.datasets[dataset].counters for head in heads if head.state is not None
+            ]
+            tokens = sum(counter.read_tokens for counter in counters)
+            source = sum(counter.source_bytes for counter in counters)
+            ratios.append(source / tokens if tokens else _FIRST_BYTES_PER_TOKEN)
+        return ratios
+
+    def _supply(
+        self, head: LaneHead, budget: int, missing: int | None, ratios: Sequence[float]
+    ) -> tuple[SupplyEntry, ...]:
+        """Choose the parts for one lane: those needed next, up to a number of source bytes."""
+        config = self._config
+        weights = self._weights(head)
+        cost = [weight * ratio for weight, ratio in zip(weights, ratios, strict=True)]
+        total = sum(cost)
+        factor = float(budget) / total
+        if missing is not None:
+            tokens = float(max(1, missing) * config.seq_len * _MARGIN) / sum(weights)
+            factor = min(factor, tokens)
+        entries: list[SupplyEntry] = []
+        for dataset, catalog in enumerate(self._catalogs):
+            if not weights[dataset]:
+                continue
+            # Half of the open chunks is in use at any time, so it cannot be counted on.
+            reserve = config.interleave * min(catalog.chunk_bytes, catalog.source_bytes) // 2
+            waiting = {
+                (part.key.number, part.key.part): part
+                for part in head.waiting
+                if part.key.dataset == dataset
+            }
+            wanted = cost[dataset] * factor + reserve
+            wanted -= sum(part.source_bytes for part in waiting.values())
+            entries.extend(self._parts(head, dataset, waiting, int(wanted)))
+        return tuple(_merged(entries))
+
+    def _weights(self, head: LaneHead) -> list[int]:
+        mixer = Mixer(self._config.phases)
+        if head.state is not None:
+            mixer = Mixer(self._config.phases, phase=head.state.phase)
+            mixer.advance(head.packed_samples)
+        return list(self._config.phases[mixer.phase].weights)
+
+    def _parts(
+        self,
+        head: LaneHead,
+        dataset: int,
+        waiting: dict[tuple[int, int], WaitingPart],
+        wanted: int,
+    ) -> Iterator[SupplyEntry]:
+        """Yield missing parts in about the order of use; the first one whatever is wanted."""
+        catalog, order = self._catalogs[dataset], self._orders[dataset]
+        supplied = 0
+        for first, (number, part) in enumerate(self._in_order_of_use(head, dataset)):
+            if first and supplied >= wanted:
+                return
+            if (number, part) in waiting:
+                continue
+            position = order.position(head.lane, number)
+            if position is None:
+                return
+            supplied += max(1, catalog.part_source_bytes(position[1], part))
+            yield SupplyEntry(dataset=dataset, number=number, first_part=part, part_count=1)
+
+    def _in_order_of_use(self, head: LaneHead, dataset: int) -> Iterator[tuple[int, int]]:
+        """Yield (chunk number, part) as if all slots moved on a part at a time, without end."""
+        state = head.state.datasets[dataset] if head.state is not None else self._fresh()
+        slots = [(slot.number, slot.part) for slot in state.slots]
+        turn = min(state.turn, len(slots))
+        slots = slots[turn:] + slots[:turn]
+        next_number = state.next_number
+        while slots:
+            for place, (number, part) in enumerate(slots):
+                if number == FREE:
+                    number, part = next_number, 0
+                    next_number += 1
+                position = self._orders[dataset].position(head.lane, number)
+                if position is None:
+                    slots = [slot for slot in slots[:place] if slot[0] != FREE]
+                    break
+                yield number, part
+                last = part + 1 >= self._catalogs[dataset].part_count(position[1])
+                slots[place] = (FREE, 0) if last else (number, part + 1)
+
+    def _fresh(self) -> DatasetState:
+        from zephon_beam.channel import DatasetCounters
+
+        slots = [
+            SlotState(number=FREE, part=0, document=0, offset=0)
+            for _ in range(self._config.interleave)
+        ]
+        return DatasetState(
+            next_number=0, turn=0, slots=slots, taken=0, counters=DatasetCounters()
+        )
+
+
+def _merged(entries: Sequence[SupplyEntry]) -> Iterator[SupplyEntry]:
+    """Join neighbouring parts of a chunk into one entry, so that they are read in one go."""
+    ordered = sorted(entries, key=lambda entry: (entry.dataset, entry.number, entry.first_part))
+    pending: SupplyEntry | None = None
+    for entry in ordered:
+        if pending is not None and (entry.dataset, entry.number, entry.first_part) == (
+            pending.dataset,
+            pending.number,
+            pending.first_part + pending.part_count,
+        ):
+            pending = SupplyEntry(
+                dataset=pending.dataset,
+                number=pending.number,
+                first_part=pending.first_part,
+                part_count=pending.part_count + entry.part_count,
+            )
+            continue
+        if pending is not None:
+            yield pending
+        pending = entry
+    if pending is not None:
+        yield pending

@@ -1,0 +1,72 @@
+"""The tokenizer protocol: flat arrays out, and the framing of documents by `bos` and `eos`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Tokenizer(Protocol):
+    """Turns text into ids, one document independent of the others."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a token's text, None if the vocabulary has no such token."""
+
+    @property
+    def pad_id(self) -> int | None:
+        """The tokenizer's own padding id, None if it has none."""
+
+    def encode(self, texts: Sequence[str]) -> tuple[Array, Array]:
+        """Encode documents without adding special tokens.
+
+        Returns:
+            (ids uint32[total], offsets int64[len(texts) + 1], bounds of each document).
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Framing:
+    """Ids put before and after each document, None: nothing."""
+
+    bos: int | None
+    eos: int | None
+
+
+def frame_documents(
+    encoded: tuple[Array, Array], framing: Framing, dtype: Any
+) -> tuple[Array, Array]:
+    """Add `bos` and `eos` to every document and narrow the ids.
+
+    Args:
+        encoded: (ids uint32[total], offsets int64[documents + 1]).
+        framing: what to add.
+        dtype: type of the result, wide enough for the vocabulary.
+
+    Returns:
+        (tokens dtype[total + added], offsets int64[documents + 1]).
+    """
+    ids, offsets = encoded
+    before, after = int(framing.bos is not None), int(framing.eos is not None)
+    if not before and not after:
+        return ids.astype(dtype), offsets
+    count = len(offsets) - 1
+    shift = before + after
+    framed_offsets = offsets + shift * np.arange(count + 1, dtype=np.int64)
+    tokens = np.empty(len(ids) + shift * count, dtype)
+    inside = np.ones(len(tokens), bool)
+    if framing.bos is not None:
+        inside[framed_offsets[:-1]] = False
+        tokens[framed_offsets[:-1]] = framing.bos
+    if framing.eos is not None:
+        inside[framed_offsets[1:] - 1] = False
+        tokens[framed_offsets[1:] - 1] = framing.eos
+    tokens[inside] = ids
+    return tokens, framed_offsets
