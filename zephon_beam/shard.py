@@ -183,6 +183,14 @@ def decode_shard(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Samp
     Raises:
         CorruptShardError: truncated, altered in structure, or of an unknown format version.
     """
+    header, samples, _ = decode_shard_and_counts(data, name)
+    return header, samples
+
+
+def decode_shard_and_counts(
+    data: bytes | memoryview, name: str
+) -> tuple[ShardHeader, Samples, Array]:
+    """Decode as `decode_shard`, and the stored `valid_tokens` of each sample, int32[samples]."""
     reader = _open(data, name)
     header = _header(reader.schema, name)
     try:
@@ -192,6 +200,7 @@ def decode_shard(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Samp
         lists = column["segment_lengths"]
         offsets = np.asarray(lists.offsets, dtype=np.int64)
         segments = {field: np.asarray(column[field].values) for field in SEGMENT_COLUMNS}
+        valid_tokens = np.asarray(column["valid_tokens"])
         mask = column.get("loss_mask")
         samples = Samples(
             tokens=np.asarray(column["tokens"].values).reshape(count, -1),
@@ -203,19 +212,7 @@ def decode_shard(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Samp
         raise CorruptShardError(_corrupt(name, str(error))) from error
     if header.count != count:
         raise CorruptShardError(_corrupt(name, f"header says {header.count} rows, found {count}"))
-    return header, samples
-
-
-def decode_valid_tokens(data: bytes | memoryview, name: str) -> Array:
-    """Decode only the stored count of labels that count in each sample, int32[samples].
-
-    Raises:
-        CorruptShardError: truncated, or without that column.
-    """
-    try:
-        return np.asarray(_open(data, name).get_batch(0).column("valid_tokens"))
-    except (KeyError, pa.ArrowInvalid, OSError, ValueError) as error:
-        raise CorruptShardError(_corrupt(name, str(error))) from error
+    return header, samples, valid_tokens
 
 
 def verify_digest(header: ShardHeader, samples: Samples, name: str) -> list[bytes]:

@@ -39,6 +39,20 @@ class Rows:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The stretches between neighbouring boundaries of a flattened block."""
+
+    bounds: Array
+    """int64[runs + 1], rising from 0 to rows·seq_len."""
+    lengths: Array
+    """int64[runs]."""
+    is_segment: Array
+    """bool[runs]; the others are padding."""
+    segment_ends: Array
+    """Place after each segment's last token, int64[segments]."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """Rows, then filler rows up to `row_count`; each array is computed when first asked for.
@@ -72,7 +86,7 @@ class Block:
         flat = labels.reshape(-1)
         flat[:-1] = self.input_ids.reshape(-1)[1:]
         following = self._segments["segment_next"]
-        flat[self._segment_ends - 1] = np.where(following < 0, IGNORED_LABEL, following)
+        flat[self._runs.segment_ends - 1] = np.where(following < 0, IGNORED_LABEL, following)
         flat[self._padding] = IGNORED_LABEL
         labels[len(self.real_sample_ids) :] = IGNORED_LABEL
         if self._has_loss_mask:
@@ -91,7 +105,7 @@ class Block:
             row += part.count
         flat = mask.reshape(-1)
         document_ends = self._segments["segment_next"] < 0
-        flat[self._segment_ends[document_ends] - 1] = 0
+        flat[self._runs.segment_ends[document_ends] - 1] = 0
         flat[self._padding] = 0
         mask[len(self.real_sample_ids) :] = 0
         return mask
@@ -99,10 +113,12 @@ class Block:
     @cached_property
     def position_ids(self) -> Array:
         """Places within the run, [rows, seq_len]: 0 exactly at the boundaries."""
-        bounds, lengths, _ = self._runs
-        places = np.repeat(bounds[:-1].astype(self.index_dtype), lengths)
-        np.subtract(np.arange(len(places), dtype=self.index_dtype), places, out=places)
-        return places.reshape(self.row_count, self.seq_len)
+        runs = self._runs
+        in_row = (runs.bounds[:-1] % self.seq_len).astype(self.index_dtype)
+        places = np.repeat(in_row, runs.lengths).reshape(self.row_count, self.seq_len)
+        # One row of numbers for all rows: it stays in the nearest cache.
+        np.subtract(np.arange(self.seq_len, dtype=self.index_dtype), places, out=places)
+        return places
 
     @cached_property
     def segment_ids(self) -> Array:
@@ -130,17 +146,16 @@ class Block:
         Every row start is one and every padding run stands by itself, so attention never joins
         two documents, two rows, or a document and filler.
         """
-        bounds, _, _ = self._runs
+        bounds = self._runs.bounds.astype(np.int32)
         return [
-            (bounds[first : last + 1] - bounds[first]).astype(np.int32)
+            bounds[first : last + 1] - bounds[first]
             for first, last in self._microbatch_runs(micro_batch_size)
         ]
 
     def max_seqlen(self, micro_batch_size: int) -> list[int]:
         """Length of the longest run of each microbatch, padding included."""
-        _, lengths, _ = self._runs
         firsts = [first for first, _ in self._microbatch_runs(micro_batch_size)]
-        longest: list[int] = np.maximum.reduceat(lengths, firsts).tolist()
+        longest: list[int] = np.maximum.reduceat(self._runs.lengths, firsts).tolist()
         return longest
 
     def num_valid_tokens(self, micro_batch_size: int) -> list[int]:
@@ -183,47 +198,44 @@ class Block:
         }
 
     @cached_property
-    def _segment_starts(self) -> Array:
-        """Flat place of each segment's first token, int64[segments]."""
-        row_starts = np.arange(len(self._segment_counts), dtype=np.int64) * self.seq_len
-        return np.repeat(row_starts, self._segment_counts) + self._segments["segment_starts"]
-
-    @cached_property
-    def _segment_ends(self) -> Array:
-        """Flat place after each segment's last token, int64[segments]."""
-        return self._segment_starts + self._segments["segment_lengths"]
-
-    @cached_property
-    def _runs(self) -> tuple[Array, Array, Array]:
-        """Boundaries int64[runs + 1], lengths int64[runs], and which runs are segments."""
-        row_starts = np.arange(self.row_count + 1, dtype=np.int64) * self.seq_len
-        bounds = np.unique(np.concatenate((row_starts, self._segment_starts, self._segment_ends)))
-        is_segment = np.zeros(len(bounds) - 1, np.bool_)
-        is_segment[np.searchsorted(bounds, self._segment_starts)] = True
-        return bounds, np.diff(bounds), is_segment
+    def _runs(self) -> "_Runs":
+        rows = np.arange(self.row_count + 1, dtype=np.int64) * self.seq_len
+        counts = self._segment_counts
+        starts = np.repeat(rows[: len(counts)], counts) + self._segments["segment_starts"]
+        ends = starts + self._segments["segment_lengths"]
+        # Sorted as 2·place, plus 1 unless a segment starts there: of the entries of one place the
+        # first says whether the run that begins there is a segment.
+        keys = np.concatenate((starts * 2, ends * 2 + 1, rows * 2 + 1))
+        keys.sort()
+        places = keys >> 1
+        is_first = np.empty(len(keys), np.bool_)
+        is_first[0] = True
+        np.not_equal(places[1:], places[:-1], out=is_first[1:])
+        bounds = places[is_first]
+        is_segment = (keys[is_first] & 1 == 0)[:-1]
+        return _Runs(bounds, bounds[1:] - bounds[:-1], is_segment, ends)
 
     @cached_property
     def _padding(self) -> Array:
         """Flat places of padding inside real rows, int64[places]."""
-        bounds, lengths, is_segment = self._runs
-        chosen = ~is_segment
-        chosen &= bounds[:-1] < len(self.real_sample_ids) * self.seq_len
-        firsts, counts = bounds[:-1][chosen], lengths[chosen]
+        runs = self._runs
+        chosen = ~runs.is_segment
+        chosen &= runs.bounds[:-1] < len(self.real_sample_ids) * self.seq_len
+        firsts, counts = runs.bounds[:-1][chosen], runs.lengths[chosen]
         before = np.cumsum(counts) - counts
         return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()))
 
     def _per_segment(self, values: Array, padding: int) -> Array:
         """Spread one value a segment over its tokens, [rows, seq_len]."""
-        _, lengths, is_segment = self._runs
-        by_run = np.full(len(lengths), padding, values.dtype)
-        by_run[is_segment] = values
-        return np.repeat(by_run, lengths).reshape(self.row_count, self.seq_len)
+        runs = self._runs
+        by_run = np.full(len(runs.lengths), padding, values.dtype)
+        by_run[runs.is_segment] = values
+        return np.repeat(by_run, runs.lengths).reshape(self.row_count, self.seq_len)
 
     def _microbatch_runs(self, micro_batch_size: int) -> list[tuple[int, int]]:
         """Half-open range of runs of each microbatch."""
-        bounds, _, _ = self._runs
         rows = np.arange(0, self.row_count + 1, micro_batch_size, dtype=np.int64)
-        places: list[int] = np.searchsorted(bounds, rows * self.seq_len).tolist()
+        places: list[int] = np.searchsorted(self._runs.bounds, rows * self.seq_len).tolist()
         return list(pairwise(places))
 
     def _copy_rows(self, dtype: "np.dtype[Any]") -> Array:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zephon_beam.errors import DriftError, ResumeError
+from zephon_beam.reader.ranks import microbatch_count
 
 STATE_VERSION = 1
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -34,9 +35,9 @@ class Topology:
     placement: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Cursor:
-    """A position between two microbatches; the same on every rank."""
+    """A position between two microbatches; the same on every rank, advanced by its reader."""
 
     next_sample: int
     """First sample of the step that comes next or is under way."""
@@ -148,6 +149,12 @@ def _check_same_topology(state: Mapping[str, Any], topology: Topology, microbatc
                 "ranks had by then depends on it, so some would be repeated or missed; resume "
                 "with the saved value, or from a state taken at a step edge (microbatch 0)"
             )
+    count = microbatch_count(saved.global_batch_size, saved.dp_world_size, saved.micro_batch_size)
+    if microbatch >= count:
+        raise ResumeError(
+            f"microbatch of the reader state must be below {count}, the microbatches of a step, "
+            f"got {microbatch}; the state was altered; load an unaltered one"
+        )
 
 
 def _value(state: Mapping[str, Any], key: str) -> Any:

@@ -18,8 +18,7 @@ from zephon_beam.shard import (
     Array,
     Samples,
     ShardHeader,
-    decode_shard,
-    decode_valid_tokens,
+    decode_shard_and_counts,
     verify_digest,
 )
 from zephon_beam.store.base import Store
@@ -92,13 +91,13 @@ class Shards:
             data = self._store.open_mmap(name)
         except FileNotFoundError as error:
             raise CorruptObjectError(broken_stream(name, "the stream goes on after it")) from error
-        header, samples = decode_shard(data, name)
+        header, samples, valid_tokens = decode_shard_and_counts(data, name)
         self._check(header, samples, name, lane, shard)
         if self._verify_digests:
             verify_digest(header, samples, name)
         return OpenShard(
             samples=replace(samples, tokens=_signed(samples.tokens)),
-            valid_tokens=decode_valid_tokens(data, name),
+            valid_tokens=valid_tokens,
             expanded_bytes=0 if _lies_in(samples.tokens, data) else samples.tokens.nbytes * 2,
         )
 

@@ -29,8 +29,8 @@ class Step:
 
     first_sample: int
     """Global number of the step's first sample."""
-    lanes: IntArray
-    indices: IntArray
+    stretches: list[tuple[int, int, int]]
+    """(lane, first index, count) of consecutive samples in one shard."""
     sample_ids: IntArray
     global_valid: int
     """Labels that count in the step over all ranks; 0 when nobody asked."""
@@ -72,18 +72,31 @@ class Steps:
         lanes, indices = order.locate(first, last)
         global_valid = 0
         if self._counts_globally:
-            for part in self.open_rows(*_sorted_by_lane(lanes, indices)):
+            for stretch in self._stretches(*_sorted_by_lane(lanes, indices)):
+                part = self._open(*stretch)
                 counts = part.shard.valid_tokens[part.first : part.first + part.count]
                 global_valid += int(counts.sum())
         low, high = rank_share(last - first, self._dp_rank, topology.dp_world_size)
         mine = place_samples(lanes, topology.placement)[low:high]
         return Step(
             first_sample=first,
-            lanes=lanes[mine],
-            indices=indices[mine],
+            stretches=self._stretches(lanes[mine], indices[mine]),
             sample_ids=mine + first,
             global_valid=global_valid,
         )
+
+    def open_rows(self, step: Step, begin: int, end: int) -> list[Rows]:
+        """Open the shards of rows [begin, end) of a rank's share."""
+        parts = []
+        place = 0
+        for lane, index, count in step.stretches:
+            first, last = max(begin - place, 0), min(end - place, count)
+            if first < last:
+                parts.append(self._open(lane, index + first, last - first))
+            place += count
+            if place >= end:
+                break
+        return parts
 
     def _wait_for(self, first: int, last: int) -> None:
         missing = self._availability.look(first, last)
@@ -110,28 +123,27 @@ class Steps:
         if evidence is not None and not self._store.exists(missing.name):
             raise CorruptObjectError(broken_stream(f"{self._store.uri}/{missing.name}", evidence))
 
-    def open_rows(self, lanes: IntArray, indices: IntArray) -> list[Rows]:
-        """Open the shards of some samples; neighbours in one become one part."""
+    def _open(self, lane: int, index: int, count: int) -> Rows:
+        shard, row = divmod(index, self._samples_per_shard)
+        found = self._shards.open(lane, shard)
+        if row + count > len(found.samples):
+            raise CorruptShardError(
+                f"shard {shard} of lane {lane} must have {row + count} samples, found "
+                f"{len(found.samples)}; later samples of the lane exist, so it was altered; "
+                "delete it and run the recipe again, which recomputes it"
+            )
+        return Rows(found, row, count)
+
+    def _stretches(self, lanes: IntArray, indices: IntArray) -> list[tuple[int, int, int]]:
+        """Join samples that follow each other in one shard: (lane, first index, count)."""
         if not len(lanes):
             return []
-        size = self._samples_per_shard
-        goes_on = (np.diff(lanes) == 0) & (np.diff(indices) == 1) & (indices[1:] % size != 0)
+        goes_on = (lanes[1:] == lanes[:-1]) & (indices[1:] == indices[:-1] + 1)
+        goes_on &= indices[1:] % self._samples_per_shard != 0
         starts = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
         counts = np.diff(np.concatenate((starts, [len(lanes)])))
-        parts = []
-        for lane, index, count in zip(
-            lanes[starts].tolist(), indices[starts].tolist(), counts.tolist(), strict=True
-        ):
-            shard, row = divmod(index, size)
-            found = self._shards.open(lane, shard)
-            if row + count > len(found.samples):
-                raise CorruptShardError(
-                    f"shard {shard} of lane {lane} must have {row + count} samples, found "
-                    f"{len(found.samples)}; later samples of the lane exist, so it was altered; "
-                    "delete it and run the recipe again, which recomputes it"
-                )
-            parts.append(Rows(found, row, count))
-        return parts
+        columns = (lanes[starts].tolist(), indices[starts].tolist(), counts.tolist())
+        return list(zip(*columns, strict=True))
 
 
 def _sorted_by_lane(lanes: IntArray, indices: IntArray) -> tuple[IntArray, IntArray]:

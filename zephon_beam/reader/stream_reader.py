@@ -160,6 +160,7 @@ class StreamReader:
         self._pending: deque[dict[str, Any]] = deque()
         self._current: Step | None = None
         self._cursor = self._first_cursor()
+        self._move_to(self._cursor)
 
     # ------------------------------------------------------------------------------- iterating
 
@@ -183,16 +184,14 @@ class StreamReader:
         if self._cursor.ended:
             raise StopIteration
         if not self._pending and not self._read_ahead():
-            self._cursor = replace(self._cursor, ended=True)
+            self._cursor.ended = True
             raise StopIteration
         batch = self._pending.popleft()
-        if self._cursor.microbatch + 1 < self.microbatches_per_step:
-            self._cursor = replace(self._cursor, microbatch=self._cursor.microbatch + 1)
-        else:
-            following = self._cursor.next_sample + self._topology.global_batch_size
-            self._cursor = self._after_skips(
-                replace(self._cursor, next_sample=following, microbatch=0)
-            )
+        cursor = self._cursor
+        cursor.microbatch += 1
+        if cursor.microbatch == self._microbatches_per_step:
+            following = cursor.next_sample + self._topology.global_batch_size
+            self._cursor = self._after_skips(replace(cursor, next_sample=following, microbatch=0))
         return batch
 
     def close(self) -> None:
@@ -222,10 +221,7 @@ class StreamReader:
     @property
     def microbatches_per_step(self) -> int:
         """Microbatches that every rank yields in every step."""
-        topology = self._topology
-        return microbatch_count(
-            topology.global_batch_size, topology.dp_world_size, topology.micro_batch_size
-        )
+        return self._microbatches_per_step
 
     @property
     def step(self) -> int:
@@ -308,6 +304,10 @@ class StreamReader:
 
     def _move_to(self, cursor: Cursor) -> None:
         """Set the position and forget what was read ahead."""
+        topology = self._topology
+        self._microbatches_per_step = microbatch_count(
+            topology.global_batch_size, topology.dp_world_size, topology.micro_batch_size
+        )
         self._pending.clear()
         self._current = None
         self._cursor = cursor if cursor.microbatch else self._after_skips(cursor)
@@ -337,10 +337,8 @@ class StreamReader:
         step, size = self._current, self._topology.micro_batch_size
         begin = self._cursor.microbatch
         block = max(1, BLOCK_TOKENS // (self._manifest.seq_len * size))
-        count = min(block, self.microbatches_per_step - begin)
-        rows = slice(begin * size, (begin + count) * size)
-        parts = self._steps.open_rows(step.lanes[rows], step.indices[rows])
-        self._pending.extend(
-            self._builder.build(parts, step.sample_ids[rows], count, step.global_valid)
-        )
+        end = min(begin + block, self._microbatches_per_step)
+        parts = self._steps.open_rows(step, begin * size, end * size)
+        sample_ids = step.sample_ids[begin * size : end * size]
+        self._pending.extend(self._builder.build(parts, sample_ids, end - begin, step.global_valid))
         return True

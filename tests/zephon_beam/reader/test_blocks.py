@@ -1,0 +1,189 @@
+"""Batch arrays against a reference that goes token by token."""
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.streams import Row, Segment, random_lanes, reference_batch, write_stream
+from zephon_beam.reader import StreamReader
+from zephon_beam.reader.batches import FIELDS
+
+SEQ_LEN = 12
+TOKEN = st.integers(0, 60_000)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    """Draw a row: gaps, cuts, full, short or empty."""
+    row: Row = []
+    place = 0
+    for gap, length, cut in draw(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(1, SEQ_LEN), st.booleans()), max_size=6)
+    ):
+        place += gap
+        length = min(length, SEQ_LEN - place)
+        if length < 1:
+            break
+        row.append(
+            Segment(
+                start=place,
+                tokens=tuple(draw(st.lists(TOKEN, min_size=length, max_size=length))),
+                following=draw(TOKEN) if cut else -1,
+                dataset=draw(st.integers(0, 400)),
+                learned=tuple(draw(st.lists(st.integers(0, 1), min_size=length, max_size=length))),
+            )
+        )
+        place += length
+    return row
+
+
+def read_one_step(
+    lanes: list[list[Row]], micro: int, world: int, index_dtype: Any, **changes: Any
+) -> None:
+    """Read the whole stream as one step on every rank and compare each microbatch."""
+    with tempfile.TemporaryDirectory() as name:
+        stream = write_stream(Path(name), lanes, seq_len=SEQ_LEN, **changes)
+        batch = max(1, len(stream.order) + 1)
+        for rank in range(world):
+            reader = StreamReader(
+                stream.uri,
+                global_batch_size=batch,
+                micro_batch_size=micro,
+                dp_rank=rank,
+                dp_world_size=world,
+                fields=FIELDS,
+                index_dtype=index_dtype,
+                timeout=0,
+            )
+            for got in reader:
+                expected = reference_batch(stream, got["sample_ids"].tolist())
+                for field, value in expected.items():
+                    np.testing.assert_array_equal(got[field], value, err_msg=field)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(rows(), max_size=5), min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_batches_equal_the_reference(
+    lanes: list[list[Row]], micro: int, world: int, masked: bool, wide: bool
+) -> None:
+    """Every field, for any packs, with and without a stored loss mask."""
+    read_one_step(
+        lanes,
+        micro,
+        world,
+        np.int64 if wide else np.int32,
+        has_loss_mask=masked,
+        token_dtype="uint32" if wide else "uint16",
+    )
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_types_and_shapes_are_as_promised(tmp_path: Path, compression: str, masked: bool) -> None:
+    """Also for compressed shards."""
+    lanes = random_lanes([9, 9], seed=1, masked=masked)
+    stream = write_stream(tmp_path, lanes, compression=compression, has_loss_mask=masked)
+    reader = StreamReader(stream.uri, global_batch_size=6, micro_batch_size=4, fields=FIELDS)
+    for batch in reader:
+        assert list(batch) == list(FIELDS)
+        for field in ("input_ids", "labels", "position_ids", "segment_ids"):
+            assert (batch[field].dtype, batch[field].shape) == (np.int32, (4, 16))
+        assert (batch["loss_mask"].dtype, batch["loss_mask"].shape) == (np.uint8, (4, 16))
+        assert (batch["dataset_ids"].dtype, batch["dataset_ids"].shape) == (np.uint16, (4, 16))
+        assert (batch["tokens"].dtype, batch["tokens"].shape) == (np.uint16, (4, 16))
+        assert (batch["sample_ids"].dtype, batch["sample_ids"].shape) == (np.int64, (4,))
+        assert batch["cu_seqlens"].dtype == np.int32
+        for field in ("max_seqlen", "num_valid_tokens", "global_num_valid_tokens"):
+            assert type(batch[field]) is int
+        assert all(
+            value.flags.c_contiguous and value.flags.writeable
+            for value in batch.values()
+            if isinstance(value, np.ndarray)
+        )
+
+
+def test_filler_is_masked_and_apart(tmp_path: Path) -> None:
+    """Filler rows: no label, no segment, no sample, and boundaries of their own."""
+    stream = write_stream(tmp_path, random_lanes([2, 1], seed=2))
+    reader = StreamReader(stream.uri, global_batch_size=3, micro_batch_size=5, fields=FIELDS)
+    (batch,) = reader
+    assert batch["sample_ids"].tolist() == [0, 2, 1, -1, -1]
+    for field, value in {
+        "labels": -100,
+        "loss_mask": 0,
+        "segment_ids": 0,
+        "dataset_ids": 0xFFFF,
+        "input_ids": 7,
+        "tokens": 7,
+    }.items():
+        assert (batch[field][3:] == value).all(), field
+    assert batch["cu_seqlens"][-3:].tolist() == [48, 64, 80]
+    assert batch["max_seqlen"] == 16
+
+
+def test_writing_into_a_batch_changes_nothing_else(tmp_path: Path) -> None:
+    """Neither other batches, nor other fields, nor the stored shard."""
+    stream = write_stream(tmp_path, random_lanes([8, 8], seed=3))
+    changed, untouched = (
+        StreamReader(stream.uri, global_batch_size=8, micro_batch_size=2, fields=FIELDS)
+        for _ in range(2)
+    )
+    for left, right in zip(changed, untouched, strict=True):
+        for field, value in right.items():
+            np.testing.assert_array_equal(left[field], value)
+            if isinstance(value, np.ndarray):
+                left[field][...] = 1
+    for batch in StreamReader(stream.uri, global_batch_size=8, micro_batch_size=2):
+        expected = reference_batch(stream, batch["sample_ids"].tolist())
+        np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 3))
+def test_each_token_but_a_first_is_a_label_once_and_labels_stay_in_documents(
+    lengths: list[int], lane_count: int
+) -> None:
+    """Documents of unique tokens, cut over rows wherever a row is full."""
+    lanes: list[list[Row]] = [[[]] for _ in range(lane_count)]
+    firsts, successor, token = set(), {}, 100
+    for number, length in enumerate(lengths):
+        document = list(range(token, token + length))
+        token += length
+        firsts.add(document[0])
+        successor.update(pairwise(document))
+        lane = lanes[number % lane_count]
+        place = 0
+        while place < length:
+            used = sum(len(segment.tokens) for segment in lane[-1])
+            piece = document[place : place + SEQ_LEN - used]
+            place += len(piece)
+            following = document[place] if place < length else -1
+            lane[-1].append(Segment(start=used, tokens=tuple(piece), following=following))
+            if used + len(piece) == SEQ_LEN:
+                lane.append([])
+    labels = []
+    with tempfile.TemporaryDirectory() as name:
+        stream = write_stream(Path(name), lanes, seq_len=SEQ_LEN)
+        for batch in StreamReader(stream.uri, global_batch_size=4, micro_batch_size=3):
+            counted = batch["labels"] != -100
+            np.testing.assert_array_equal(counted, batch["loss_mask"] == 1)
+            assert batch["num_valid_tokens"] == counted.sum()
+            pairs = zip(
+                batch["input_ids"][counted].tolist(), batch["labels"][counted].tolist(), strict=True
+            )
+            for before, label in pairs:
+                assert successor[before] == label
+                labels.append(label)
+    assert sorted(labels) == sorted(set(range(100, token)) - firsts)

@@ -1,0 +1,318 @@
+"""Streams that are still being written, and streams that are broken."""
+
+import logging
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.streams import (
+    FakeStream,
+    encode_rows,
+    make_manifest,
+    plan_stream,
+    put,
+    random_lanes,
+    shard_count,
+    write_end,
+    write_shard,
+    write_stream,
+)
+from zephon_beam.errors import (
+    CorruptObjectError,
+    CorruptShardError,
+    DriftError,
+    StreamTimeoutError,
+)
+from zephon_beam.layout import end_name, shard_name
+from zephon_beam.reader import StreamReader
+
+
+class Clock:
+    """Time that passes by sleeping only; `on_sleep` may write to the stream."""
+
+    def __init__(self, on_sleep: Callable[[], None] = lambda: None) -> None:
+        self.now = 0.0
+        self.on_sleep = on_sleep
+
+    def __call__(self) -> float:
+        """Return the seconds so far."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += max(seconds, 1e-3)
+        self.on_sleep()
+
+
+def open_reader(stream: FakeStream, clock: Clock | None = None, **changes: Any) -> StreamReader:
+    """Open a reader on a fake clock."""
+    clock = clock or Clock()
+    arguments: dict[str, Any] = {
+        "global_batch_size": 4,
+        "micro_batch_size": 2,
+        "timeout": 5,
+        **changes,
+    }
+    return StreamReader(stream.uri, clock=clock, sleep=clock.sleep, **arguments)
+
+
+def commits(stream: FakeStream, order: list[int]) -> list[Callable[[], None]]:
+    """List the writes of a whole stream, lanes taking turns in the given order.
+
+    A lane writes its shards one by one and its end after its last shard.
+    """
+    queues = []
+    for lane in range(len(stream.lanes)):
+        shards = range(shard_count(stream, lane))
+        queue = [
+            lambda lane=lane, shard=shard: write_shard(stream, lane, shard) for shard in shards
+        ]
+        queues.append([*queue, lambda lane=lane: write_end(stream, lane)])
+    writes = []
+    for turn in order:
+        queue = queues[turn % len(queues)]
+        if queue:
+            writes.append(queue.pop(0))
+    return writes + [write for queue in queues for write in queue]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 13), min_size=1, max_size=4),
+    order=st.lists(st.integers(0, 3), max_size=20),
+    batch=st.integers(1, 9),
+    world=st.integers(1, 4),
+)
+def test_a_stream_being_written_reads_as_the_finished_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    order: list[int],
+    batch: int,
+    world: int,
+) -> None:
+    """Whatever lane is ahead, on every rank: no sample is delivered at a place that may move."""
+    lanes = random_lanes(lengths, seed=8)
+    finished = write_stream(tmp_path_factory.mktemp("a"), lanes)
+    for rank in range(world):
+        growing = plan_stream(tmp_path_factory.mktemp("b"), lanes)
+        writes = iter(commits(growing, order))
+        clock = Clock(on_sleep=lambda writes=writes: next(writes, lambda: None)())
+        topology = {"global_batch_size": batch, "dp_rank": rank, "dp_world_size": world}
+        expected = list(open_reader(finished, **topology))
+        got = list(open_reader(growing, clock, **topology, timeout=500))
+        assert [b["sample_ids"].tolist() for b in got] == [
+            b["sample_ids"].tolist() for b in expected
+        ]
+        for left, right in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(left["input_ids"], right["input_ids"])
+
+
+def test_an_unknown_end_holds_back_the_steps_that_it_could_move(tmp_path: Path) -> None:
+    """Lane 0 is far ahead; lane 1 may have ended after its first shard until it says so."""
+    stream = plan_stream(tmp_path, random_lanes([12, 4], seed=9))
+    for shard in range(3):
+        write_shard(stream, 0, shard)
+    write_shard(stream, 1, 0)
+    reader = open_reader(stream, dp_rank=0, dp_world_size=2, placement="contiguous")
+    for _ in range(2):
+        next(reader)
+    assert reader.next_sample == 8
+    with pytest.raises(StreamTimeoutError, match=r"shards/lane-00001/000000001\.arrow"):
+        next(reader)
+    assert reader.next_sample == 8
+    for lane in range(2):
+        write_end(stream, lane)
+    assert [b["sample_ids"].tolist() for b in reader] == [[8, 9], [12, 13]]
+
+
+def test_a_shorter_last_shard_does_not_count_as_whole_before_its_end_is_known(
+    tmp_path: Path,
+) -> None:
+    """The lane has ended inside the shard, which only its header says so far."""
+    stream = plan_stream(tmp_path, random_lanes([8, 2], seed=9))
+    for lane, shard in ((0, 0), (0, 1), (1, 0)):
+        write_shard(stream, lane, shard)
+    reader = open_reader(stream, dp_rank=0, dp_world_size=2, placement="contiguous")
+    next(reader)
+    with pytest.raises(StreamTimeoutError):
+        next(reader)
+    for lane in range(2):
+        write_end(stream, lane)
+    assert [b["sample_ids"].tolist() for b in reader] == [[4, 5], [8, -1]]
+
+
+def test_waiting_ends_when_the_shard_comes_and_reports_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line on a terminal, rewritten in place; one info line; rarer and rarer warnings."""
+    stream = plan_stream(tmp_path, random_lanes([4], seed=9))
+    clock = Clock()
+    clock.on_sleep = lambda: write_shard(stream, 0, 0) if clock.now > 130 else None
+    shown: list[str] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "write", shown.append)
+    caplog.set_level(logging.INFO, logger="zephon_beam.reader")
+    next(open_reader(stream, clock, timeout=None, consumer="run-17"))
+    assert 130 < clock.now < 132
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["INFO", "WARNING", "WARNING", "WARNING"]
+    assert "run-17, rank 0 of 1: waiting for shards/lane-00000" in caplog.messages[0]
+    assert all(text.startswith("\r") and "\n" not in text for text in shown)
+    assert not shown[-1].strip()
+
+
+def test_a_log_file_gets_no_terminal_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stderr is not a terminal here."""
+    stream = plan_stream(tmp_path, random_lanes([4], seed=9))
+    with pytest.raises(StreamTimeoutError):
+        next(open_reader(stream))
+    assert "\r" not in capsys.readouterr().err
+
+
+def test_a_timeout_says_what_how_long_and_what_to_do_and_can_be_retried(tmp_path: Path) -> None:
+    """The position is unchanged."""
+    stream = plan_stream(tmp_path, random_lanes([4, 4], seed=9))
+    write_shard(stream, 0, 0)
+    clock = Clock()
+    reader = open_reader(stream, clock, timeout=7.5)
+    expected = (
+        r"shards/lane-00001/000000000\.arrow of samples 0 to 3 must exist within timeout=7.5 s, "
+        r"waited 7.5 s; .*check that the pipeline is running.*raise timeout"
+    )
+    with pytest.raises(StreamTimeoutError, match=expected):
+        next(reader)
+    assert clock.now == pytest.approx(7.5)
+    write_shard(stream, 1, 0)
+    assert next(reader)["sample_ids"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("timeout", [0, 5, None])
+def test_a_missing_shard_before_a_later_one_is_a_broken_stream(
+    tmp_path: Path, timeout: float | None
+) -> None:
+    """After a grace for writers that finish out of order, or at the timeout."""
+    stream = write_stream(tmp_path, random_lanes([20, 20], seed=9), finite=False)
+    (tmp_path / shard_name(1, 2)).unlink()
+    clock = Clock()
+    reader = open_reader(stream, clock, timeout=timeout)
+    expected = r"lane-00001/000000002\.arrow must exist because shard 4 of its lane exists"
+    with pytest.raises(CorruptObjectError, match=expected):
+        list(reader)
+    assert reader.next_sample == 16
+    assert clock.now < 12
+
+
+def test_a_shard_missing_before_a_known_end_is_a_broken_stream(tmp_path: Path) -> None:
+    """The end says that the lane is longer."""
+    stream = write_stream(tmp_path, random_lanes([8], seed=9))
+    (tmp_path / shard_name(0, 1)).unlink()
+    with pytest.raises(CorruptObjectError, match="because its lane has ended with 8 samples"):
+        list(open_reader(stream))
+
+
+def test_shards_that_finish_out_of_order_are_no_hole(tmp_path: Path) -> None:
+    """A retried writer commits within the grace."""
+    stream = plan_stream(tmp_path, random_lanes([8], seed=9))
+    write_shard(stream, 0, 1)
+    write_end(stream, 0)
+    clock = Clock()
+    clock.on_sleep = lambda: write_shard(stream, 0, 0) if clock.now > 8 else None
+    assert len(list(open_reader(stream, clock, timeout=None))) == 4
+
+
+def test_a_shard_of_another_recipe_is_drift(tmp_path: Path) -> None:
+    """Both fingerprints and the shard are named."""
+    stream = write_stream(tmp_path, random_lanes([8], seed=9))
+    forged = make_manifest(lanes=1, fingerprint="0" * 32)
+    put(tmp_path, shard_name(0, 1), encode_rows(stream.lanes[0][4:], forged, 0, 1))
+    reader = open_reader(stream)
+    expected = r"lane-00000/000000001\.arrow: expected 'f{32}' \(stream\.json\), found '0{32}'"
+    with pytest.raises(DriftError, match=expected):
+        list(reader)
+    assert reader.next_sample == 4
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lane": 1}, {"shard": 0}, {"seq_len": 32}, {"token_dtype": "uint32"}]
+)
+def test_a_shard_that_belongs_elsewhere_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Lane, first sample, row length and token type are checked at each opening."""
+    stream = write_stream(tmp_path, random_lanes([8, 8], seed=9))
+    lane, shard = changes.pop("lane", 0), changes.pop("shard", 1)
+    other = make_manifest(lanes=2, **changes)
+    put(tmp_path, shard_name(0, 1), encode_rows(stream.lanes[0][4:], other, lane, shard))
+    with pytest.raises(CorruptShardError, match=r"lane-00000/000000001\.arrow must be"):
+        list(open_reader(stream))
+
+
+def test_a_shard_with_too_few_samples_is_refused(tmp_path: Path) -> None:
+    """Later samples of the lane exist."""
+    stream = write_stream(tmp_path, random_lanes([12], seed=9))
+    put(tmp_path, shard_name(0, 1), encode_rows(stream.lanes[0][4:6], stream.manifest, 0, 1))
+    with pytest.raises(CorruptShardError, match="must have 4 samples, found 2"):
+        list(open_reader(stream))
+
+
+def test_a_truncated_shard_is_refused(tmp_path: Path) -> None:
+    """It is named."""
+    stream = write_stream(tmp_path, random_lanes([8], seed=9))
+    path = tmp_path / shard_name(0, 1)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CorruptShardError, match=r"lane-00000/000000001\.arrow is corrupt"):
+        list(open_reader(stream))
+
+
+def test_digests_are_verified_on_request(tmp_path: Path) -> None:
+    """One changed token is seen then, and only then."""
+    stream = write_stream(tmp_path, random_lanes([8], seed=9))
+    path = tmp_path / shard_name(0, 1)
+    data = path.read_bytes()
+    row = next(row for row in stream.lanes[0][4:] if row)
+    token = np.array(row[0].tokens, np.uint16).tobytes()
+    place = data.index(token)
+    path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    list(open_reader(stream))
+    with pytest.raises(CorruptShardError, match="digest: expected"):
+        list(open_reader(stream, verify_digests=True))
+
+
+@pytest.mark.parametrize("data", [b"{", b"{}", b'{"samples": -1}', b'{"samples": "8"}', b"[]"])
+def test_a_damaged_end_is_refused(tmp_path: Path, data: bytes) -> None:
+    """It decides the order of everything after it."""
+    stream = write_stream(tmp_path, random_lanes([8], seed=9))
+    put(tmp_path, end_name(0), data)
+    with pytest.raises(CorruptObjectError, match=r"end/lane-00000\.json is corrupt"):
+        list(open_reader(stream))
+
+
+def test_open_maps_are_bounded(tmp_path: Path) -> None:
+    """Whatever the length of the stream."""
+    stream = write_stream(tmp_path, random_lanes([80, 80], seed=9), samples_per_shard=1)
+    reader = open_reader(stream)
+    for _ in reader:
+        assert len(reader._shards) <= 2 + 16
+    assert len(reader._shards) == 2 + 16
+
+
+def test_steps_inside_seen_shards_look_at_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of a lane is cached until its index passes it."""
+    stream = write_stream(tmp_path, random_lanes([64, 64], seed=9), samples_per_shard=32)
+    reader = open_reader(stream)
+    calls = count()
+    store = type(reader._steps._store)
+    plain = store.exists
+    monkeypatch.setattr(store, "exists", lambda self, name: next(calls) < 99 and plain(self, name))
+    for _ in reader:
+        pass
+    assert next(calls) <= 9
