@@ -1,0 +1,159 @@
+"""`zephon-beam run RECIPE --stream URI`."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipelines.commands.texts import (
+    count,
+    percent,
+    write_facts,
+    write_json,
+    write_line,
+    write_table,
+)
+
+TAKES_BEAM_OPTIONS = True
+
+_LATER = {
+    "--follow": "run with --until-samples again whenever more samples are needed",
+    "--lookahead": "leave it out; it belongs to --follow",
+    "--backend": "leave it out; the tokenizers library is used",
+    "--retain": "leave it out; nothing is deleted",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments; what is not declared belongs to Beam."""
+    parser.epilog = (
+        "Every other option goes to Apache Beam, e.g. --runner FlinkRunner; put RECIPE before "
+        "them. Running again goes on with the stream; running it when it is complete does nothing."
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="recipe file")
+    parser.add_argument("--stream", metavar="URI", required=True, help="where the stream is kept")
+    parser.add_argument(
+        "--until-samples", type=int, metavar="N", help="stop with at least N complete samples"
+    )
+    parser.add_argument(
+        "--until-tokens", type=int, metavar="N", help="the same, in tokens of whole rows"
+    )
+    parser.add_argument(
+        "--advance-bytes", metavar="SIZE", help="source read by one Beam job, e.g. 128MiB"
+    )
+    parser.add_argument(
+        "--drain-bytes", metavar="SIZE", help="tokenized data gathered before a lane packs"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Refuse what can be refused without Beam, then run and print the facts."""
+    from pipelines.recipe_file import load_recipe
+    from zephon_beam.errors import RecipeError
+    from zephon_beam.limits import resolve_until_samples
+    from zephon_beam.recipe_mapping import parse_byte_size
+    from zephon_beam.store.base import open_store
+
+    _refuse_later(args.beam_args)
+    sizes = {
+        name: parse_byte_size(f"--{name.replace('_', '-')}", value)
+        for name in ("advance_bytes", "drain_bytes")
+        if (value := getattr(args, name)) is not None
+    }
+    open_store(args.stream)
+    try:
+        recipe = load_recipe(args.recipe)
+    except RecipeError as error:
+        if args.beam_args and isinstance(error.__cause__, OSError):
+            raise RecipeError(f"{error}; options of Beam must come after it") from error
+        raise
+    limits = {"until_samples": args.until_samples, "until_tokens": args.until_tokens}
+    resolve_until_samples(recipe, **limits)
+
+    from pipelines.run import run_stream
+
+    progress = _make_progress()
+    try:
+        facts = run_stream(
+            recipe, args.stream, **limits, **sizes, options=args.beam_args, progress=progress
+        )
+    finally:
+        progress.close()
+    if args.json:
+        write_json(facts)
+    else:
+        _write_text(facts)
+    return 0
+
+
+def _refuse_later(words: Sequence[str]) -> None:
+    """Refuse documented flags that this version does not have, before Beam calls them unknown."""
+    from zephon_beam.errors import RecipeError
+
+    for word in words:
+        name = word.partition("=")[0]
+        if name in _LATER:
+            raise RecipeError(
+                f"{name} is not supported by this version of zephon-beam yet; {_LATER[name]}"
+            )
+
+
+def _make_progress() -> "_Lines | _Bar":
+    return _Bar() if sys.stderr.isatty() else _Lines()
+
+
+class _Lines:
+    """Tells how far a run is in lines, for logs."""
+
+    def __call__(self, done: Any) -> None:
+        wanted = f" of {count(done.until_samples)}" if done.until_samples else ""
+        sys.stderr.write(
+            f"advance {done.advance}: {count(done.complete_samples)}{wanted} samples complete "
+            f"after {done.seconds:.1f} s\n"
+        )
+
+    def close(self) -> None:
+        """Do nothing; lines need no end."""
+
+
+class _Bar:
+    """Shows how far a run is on a terminal."""
+
+    def __init__(self) -> None:
+        from tqdm import tqdm
+
+        self._make: Callable[..., Any] = tqdm
+        self._bar: Any = None
+
+    def __call__(self, done: Any) -> None:
+        if self._bar is None:
+            self._bar = self._make(
+                total=done.until_samples, initial=done.complete_samples, unit=" samples"
+            )
+        self._bar.update(done.complete_samples - self._bar.n)
+
+    def close(self) -> None:
+        """Leave the terminal's line."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _write_text(facts: dict[str, Any]) -> None:
+    samples = f"{count(facts['samples'])}, complete: {count(facts['complete_samples'])}"
+    write_facts(
+        {
+            "samples": samples + (", finished" if facts["finished"] else ""),
+            "tokens": count(facts["tokens"]),
+            "tokens/s": count(round(facts["tokens_per_second"])),
+            "advances": count(facts["advances"]),
+        }
+    )
+    write_line()
+    write_table(
+        ("data set", "share", "tokens"),
+        [
+            (name, percent(entry["share"]), count(entry["tokens"]))
+            for name, entry in facts["datasets"].items()
+        ],
+    )
