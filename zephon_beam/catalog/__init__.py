@@ -1,0 +1,1 @@
+"""What a data set contains: its files, and how they are cut into chunks."""

@@ -1,0 +1,63 @@
+"""The wording of faults of documents and of the field that holds their text."""
+
+from collections.abc import Iterable
+
+from zephon_beam.checks import nearest
+from zephon_beam.errors import BadRecordError, RecipeError
+
+_LISTED_FIELDS = 20
+_SHOWN_CHARACTERS = 60
+
+
+def bad_record(
+    file: str, locator: int, place: str, *, rule: str, found: str, reason: str, repair: str
+) -> BadRecordError:
+    """Return the error for a document that can never be read.
+
+    Args:
+        file: name relative to the data set's root.
+        locator: the document's locator.
+        place: where the document is, for people.
+        rule: what must be what, e.g. `document must be valid JSON`.
+        found: what was found instead.
+        reason: one word for programs.
+        repair: what to do.
+    """
+    return BadRecordError(
+        f"{file}, {place}: {rule}, got {found}; every run would stop here, for no document is "
+        f"skipped silently; {repair}",
+        file=file,
+        locator=locator,
+        reason=reason,
+    )
+
+
+def wrong_field(field: str, path: str, names: Iterable[str]) -> RecipeError:
+    """Return the error for a recipe that names a field which its first file does not have."""
+    return RecipeError(
+        f"text must be a field of the documents, got {field!r}, which {path!r} does not have; "
+        f"{describe_fields(field, names)}"
+    )
+
+
+def wrong_type(field: str, path: str, found: str) -> RecipeError:
+    """Return the error for a recipe that names a field which holds something other than text."""
+    return RecipeError(
+        f"text must be a field that holds text, got {field!r}, which holds {found} in {path!r}; "
+        "name the field with the documents' text"
+    )
+
+
+def describe_fields(field: str, names: Iterable[str]) -> str:
+    """List the fields there are and the one that was probably meant."""
+    listed = list(names)
+    shown = ", ".join(repr(name) for name in listed[:_LISTED_FIELDS]) or "none"
+    more = f" and {len(listed) - _LISTED_FIELDS} more" if len(listed) > _LISTED_FIELDS else ""
+    hint = nearest(field, listed)
+    return f"its fields are {shown}{more}" + (f"; did you mean {hint!r}?" if hint else "")
+
+
+def shorten(value: object) -> str:
+    """Show a value in a message without filling the screen."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

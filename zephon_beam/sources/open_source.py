@@ -1,0 +1,133 @@
+"""Open a source file and make sure that it is the one the catalog was built from."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+from zephon_beam.catalog.identity import EDGE_BYTES, content_identity, edges_identity
+from zephon_beam.errors import DriftError, SourceError
+
+_NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """An open source file, known by its name relative to the data set's root."""
+
+    path: str
+    name: str
+    size: int
+    """Bytes, as the catalog says; the file had this size when it was opened."""
+    identity: str
+    version: tuple[int, int]
+    """Tells apart the contents that a path had at different times, for caches in this process."""
+    descriptor: int
+
+    def read(self, start: int, length: int) -> bytes:
+        """Read bytes [start, start + length).
+
+        Raises:
+            DriftError: the file became shorter after it was opened.
+        """
+        pieces = []
+        while length:
+            piece = os.pread(self.descriptor, length, start)
+            if not piece:
+                raise _drift(self.path, self.name, f"{self.size} bytes", f"an end at {start}")
+            pieces.append(piece)
+            start += len(piece)
+            length -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read_whole(self) -> bytes:
+        """Read the file and check the identity of what was read.
+
+        Raises:
+            DriftError: the content is not that of the catalog.
+        """
+        content = self.read(0, self.size)
+        found = content_identity(content)
+        if found != self.identity:
+            raise _drift(self.path, self.name, f"identity {self.identity}", found)
+        return content
+
+    def check_edges(self) -> None:
+        """Check the identity, once for each file and process.
+
+        Raises:
+            DriftError: the start or the end of the file is not that of the catalog.
+        """
+        found = _identity(self.path, self.size, self.version)
+        if found != self.identity:
+            raise _drift(self.path, self.name, f"identity {self.identity}", found)
+
+
+@contextmanager
+def open_source(path: str, *, name: str, size: int, identity: str) -> Iterator[SourceFile]:
+    """Open a file of a catalog and check its size.
+
+    Args:
+        path: where it is.
+        name: what the catalog and messages call it.
+        size: its bytes, as the catalog says.
+        identity: its identity, as the catalog says; checked by the methods of `SourceFile`.
+
+    Raises:
+        SourceError: there is no such file.
+        DriftError: it has another size.
+        OSError: it cannot be read now; trying again may help.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno in _NOT_FOUND:
+            raise _missing(path, name) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if status.st_size != size:
+            raise _drift(path, name, f"{size} bytes", str(status.st_size))
+        yield SourceFile(
+            path=path,
+            name=name,
+            size=size,
+            identity=identity,
+            version=(status.st_mtime_ns, status.st_ino),
+            descriptor=descriptor,
+        )
+    finally:
+        os.close(descriptor)
+
+
+def read_identity(descriptor: int, size: int) -> str:
+    """Return the identity of an open file by reading its two ends."""
+    first = os.pread(descriptor, EDGE_BYTES, 0)
+    last = os.pread(descriptor, EDGE_BYTES, max(0, size - EDGE_BYTES))
+    return edges_identity(first, last, size)
+
+
+@lru_cache(maxsize=4096)
+def _identity(path: str, size: int, _version: tuple[int, int]) -> str:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return read_identity(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _missing(path: str, name: str) -> SourceError:
+    return SourceError(
+        f"{name}: expected a file, found none ({path}); the stream was built from it and cannot go "
+        "on without it; restore it, or run the recipe into a new place without it"
+    )
+
+
+def _drift(path: str, name: str, expected: str, found: str) -> DriftError:
+    return DriftError(
+        f"{name}: expected {expected}, found {found} ({path}); the stream was built from other "
+        "content, so its bytes would differ from here on; restore the file, or start a new stream "
+        "from what it is now"
+    )
