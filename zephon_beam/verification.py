@@ -4,6 +4,7 @@ Works on a live stream. Shards are read in global order, one at a time; besides 
 the row digests of one shard of each lane are kept, 16 bytes a sample.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -46,13 +47,18 @@ class VerifyReport:
         return not self.faults
 
 
-def verify_stream(uri: str, until_samples: int | None = None) -> VerifyReport:
+def verify_stream(
+    uri: str,
+    until_samples: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
     """Check every object that a reader relies on, and digest the samples in global order.
 
     Args:
         uri: of the stream.
         until_samples: look only at the first so many samples, at least 1; None: at all. Names of
             objects are always checked.
+        progress: called with the shards read so far and the shards there are.
 
     Returns:
         All faults, and the digest: BLAKE2b over the logical digests of the rows, so that streams
@@ -78,7 +84,7 @@ def verify_stream(uri: str, until_samples: int | None = None) -> VerifyReport:
         return _hopeless(f"{MANIFEST} is missing; nothing can be read without it")
     except CorruptObjectError as error:
         return _hopeless(str(error))
-    return _Verification(store, manifest, until_samples).run()
+    return _Verification(store, manifest, until_samples).run(progress)
 
 
 class _Verification:
@@ -97,7 +103,7 @@ class _Verification:
         self._tokens = np.zeros((manifest.lanes, max(1, len(manifest.datasets))), np.int64)
         self._read = 0
 
-    def run(self) -> VerifyReport:
+    def run(self, progress: Callable[[int, int], None] | None) -> VerifyReport:
         self._check_manifest()
         self._check_names()
         for lane in self._lanes:
@@ -108,7 +114,7 @@ class _Verification:
                 f"samples: expected at least {wanted} complete ones, found {self._complete}; run "
                 "the recipe again to go on"
             )
-        digest = self._read_in_order(min(wanted, self._complete))
+        digest = self._read_in_order(min(wanted, self._complete), progress)
         return VerifyReport(
             faults=tuple(self._faults),
             complete_samples=self._complete,
@@ -187,13 +193,17 @@ class _Verification:
                 f"found {lane.length}; the last shards are missing, or not written yet"
             )
 
-    def _read_in_order(self, samples: int) -> str | None:
+    def _read_in_order(
+        self, samples: int, progress: Callable[[int, int], None] | None
+    ) -> str | None:
         """Check shards row by row of the lanes; return the digest of the first samples."""
         state = blake2b(digest_size=DIGEST_BYTES)
         size = self._manifest.samples_per_shard
         unreadable = False
-        for number in sorted({n for present in self._present for n in present}):
+        for number in sorted({n for lane in self._lanes for n in lane.shards}):
             rows = {lane.lane: self._check(lane, number) for lane in self._lanes}
+            if progress is not None:
+                progress(self._read, sum(len(lane.shards) for lane in self._lanes))
             first = self._order.number_of(0, number * size)
             stop = min(samples, self._order.number_of(0, (number + 1) * size))
             if first >= stop or unreadable:

@@ -2,9 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from pipelines.commands.progress import Bar
 from pipelines.commands.texts import (
     count,
     percent,
@@ -73,13 +74,21 @@ def execute(args: argparse.Namespace) -> int:
 
     from pipelines.run import run_stream
 
-    progress = _make_progress()
+    bar = Bar("samples")
+    on_terminal = sys.stderr.isatty()
+
+    def tell(done: Any) -> None:
+        if on_terminal:
+            bar.show(done.complete_samples, done.until_samples)
+        else:
+            sys.stderr.write(_spell(done))
+
     try:
         facts = run_stream(
-            recipe, args.stream, **limits, **sizes, options=args.beam_args, progress=progress
+            recipe, args.stream, **limits, **sizes, options=args.beam_args, progress=tell
         )
     finally:
-        progress.close()
+        bar.close()
     if args.json:
         write_json(facts)
     else:
@@ -99,44 +108,13 @@ def _refuse_later(words: Sequence[str]) -> None:
             )
 
 
-def _make_progress() -> "_Lines | _Bar":
-    return _Bar() if sys.stderr.isatty() else _Lines()
-
-
-class _Lines:
-    """Tells how far a run is in lines, for logs."""
-
-    def __call__(self, done: Any) -> None:
-        wanted = f" of {count(done.until_samples)}" if done.until_samples else ""
-        sys.stderr.write(
-            f"advance {done.advance}: {count(done.complete_samples)}{wanted} samples complete "
-            f"after {done.seconds:.1f} s\n"
-        )
-
-    def close(self) -> None:
-        """Do nothing; lines need no end."""
-
-
-class _Bar:
-    """Shows how far a run is on a terminal."""
-
-    def __init__(self) -> None:
-        from tqdm import tqdm
-
-        self._make: Callable[..., Any] = tqdm
-        self._bar: Any = None
-
-    def __call__(self, done: Any) -> None:
-        if self._bar is None:
-            self._bar = self._make(
-                total=done.until_samples, initial=done.complete_samples, unit=" samples"
-            )
-        self._bar.update(done.complete_samples - self._bar.n)
-
-    def close(self) -> None:
-        """Leave the terminal's line."""
-        if self._bar is not None:
-            self._bar.close()
+def _spell(done: Any) -> str:
+    """Tell how far a run is in a line, for logs."""
+    wanted = f" of {count(done.until_samples)}" if done.until_samples else ""
+    return (
+        f"advance {done.advance}: {count(done.complete_samples)}{wanted} samples complete after "
+        f"{done.seconds:.1f} s\n"
+    )
 
 
 def _write_text(facts: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """`zephon-beam verify STREAM`."""
 
 import argparse
+import sys
 
+from pipelines.commands.progress import Bar
 from pipelines.commands.texts import count, write_json, write_line
 
 
@@ -27,7 +29,12 @@ def execute(args: argparse.Namespace) -> int:
             f"--until-samples must be at least 1, got {args.until_samples}; it counts samples from "
             "the stream's start"
         )
-    report = verify_stream(args.stream, args.until_samples)
+    bar = Bar("shards")
+    progress = bar.show if sys.stderr.isatty() else None
+    try:
+        report = verify_stream(args.stream, args.until_samples, progress)
+    finally:
+        bar.close()
     if args.json:
         write_json(
             {

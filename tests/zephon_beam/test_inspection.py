@@ -61,11 +61,13 @@ def test_counts_equal_those_of_the_rows(tmp_path: Path) -> None:
 
 def test_a_hole_ends_the_complete_prefix(tmp_path: Path) -> None:
     """Nothing behind a missing shard is counted: it cannot be read."""
-    write_whole_stream(tmp_path, [12, 12, 12])
+    stream = write_whole_stream(tmp_path, [12, 12, 12])
     (tmp_path / shard_name(1, 1)).unlink()
     found = inspect_stream(str(tmp_path))
     assert found["lane_samples"] == [12, 4, 12]
     assert found["samples"] == 28
+    rows = [row for lane, n in zip(stream.lanes, (12, 4, 12), strict=True) for row in lane[:n]]
+    assert found["tokens"] == tokens_in_rows(rows, 0) + tokens_in_rows(rows, 1)
     assert found["complete_samples"] == 4 * 3 + 1
     assert found["finished"] is False
 

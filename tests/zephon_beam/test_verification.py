@@ -423,6 +423,13 @@ def test_a_lost_token_is_found(stream: FakeStream) -> None:
     only_fault(stream, f"{state_name(0, 1)}: tokens read of web: expected ")
 
 
+def test_progress_counts_shards(stream: FakeStream) -> None:
+    """A long verification can be watched."""
+    told: list[tuple[int, int]] = []
+    verify_stream(stream.uri, None, lambda done, total: told.append((done, total)))
+    assert told == [(2, 6), (4, 6), (6, 6)]
+
+
 def test_looking_changes_nothing(stream: FakeStream) -> None:
     """A live stream is only read."""
     before = {path: path.stat().st_mtime_ns for path in Path(stream.uri).rglob("*")}
