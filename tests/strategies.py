@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.lanes import Source, make_source
+from zephon_beam.mixing import MixingPhase
 
 SEQ_LEN = 8
 
@@ -45,9 +46,12 @@ def lane_options(draw: st.DrawFn, source: Source) -> dict[str, Any]:
     weights = draw(
         st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any)
     )
+    phases = [MixingPhase(start=0, weights=tuple(weights))]
+    if draw(st.booleans()):
+        phases.append(MixingPhase(start=draw(st.integers(1, 12)), weights=tuple(weights[::-1])))
     return {
         "seq_len": SEQ_LEN,
-        "weights": weights,
+        "phases": tuple(phases),
         "interleave": draw(st.integers(1, 4)),
         "samples_per_shard": draw(st.integers(1, 5)),
         "packing": draw(st.sampled_from(["concat", "best_fit", "first_fit", "best_fit_split"])),

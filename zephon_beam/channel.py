@@ -43,8 +43,10 @@ class DatasetCounters:
     truncated_tokens: int = 0
     dropped_tokens: int = 0
     quarantined_documents: int = 0
-    source_bytes: int = 0
-    """Source bytes of the parts that were opened; for planning the supply."""
+    opened_bytes: int = 0
+    """Source bytes of the parts that were opened; with `opened_tokens`, for planning the supply."""
+    opened_tokens: int = 0
+    """Tokens of the parts that were opened."""
 
 
 class Channel:
@@ -203,7 +205,8 @@ class Channel:
         if part is None:
             return False
         if slot.document == 0 and slot.offset == 0:
-            self.counters.source_bytes += part.source_bytes
+            self.counters.opened_bytes += part.source_bytes
+            self.counters.opened_tokens += len(part.tokens)
         slot.last = part.last
         if len(part) == 0:
             self._finish_part(slot)

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from zephon_beam.carry import WaitingPart
 from zephon_beam.catalog.table import Catalog
-from zephon_beam.channel import FREE
+from zephon_beam.channel import FREE, DatasetCounters
 from zephon_beam.chunk_order import ChunkOrder
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.lane_state import DatasetState, LaneState, SlotState
@@ -21,6 +21,7 @@ from zephon_beam.plan import LanePlan, SupplyEntry
 _FIRST_BYTES_PER_TOKEN = 4.0
 """Before anything was read; byte-level tokenizers on prose and code take 3 to 5."""
 _MARGIN = Fraction(11, 10)
+_SPARE_CHUNKS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +104,8 @@ class SupplyPlanner:
             counters = [
                 head.state.datasets[dataset].counters for head in heads if head.state is not None
             ]
-            tokens = sum(counter.read_tokens for counter in counters)
-            source = sum(counter.source_bytes for counter in counters)
+            tokens = sum(counter.opened_tokens for counter in counters)
+            source = sum(counter.opened_bytes for counter in counters)
             ratios.append(source / tokens if tokens else _FIRST_BYTES_PER_TOKEN)
         return ratios
 
@@ -121,19 +122,9 @@ class SupplyPlanner:
             tokens = float(max(1, missing) * config.seq_len * _MARGIN) / sum(weights)
             factor = min(factor, tokens)
         entries: list[SupplyEntry] = []
-        for dataset, catalog in enumerate(self._catalogs):
-            if not weights[dataset]:
-                continue
-            # Half of the open chunks is in use at any time, so it cannot be counted on.
-            reserve = config.interleave * min(catalog.chunk_bytes, catalog.source_bytes) // 2
-            waiting = {
-                (part.key.number, part.key.part): part
-                for part in head.waiting
-                if part.key.dataset == dataset
-            }
-            wanted = cost[dataset] * factor + reserve
-            wanted -= sum(part.source_bytes for part in waiting.values())
-            entries.extend(self._parts(head, dataset, waiting, int(wanted)))
+        for dataset in range(config.dataset_count):
+            if weights[dataset]:
+                entries.extend(self._parts(head, dataset, int(cost[dataset] * factor)))
         return tuple(_merged(entries))
 
     def _weights(self, head: LaneHead) -> list[int]:
@@ -143,30 +134,40 @@ class SupplyPlanner:
             mixer.advance(head.packed_samples)
         return list(self._config.phases[mixer.phase].weights)
 
-    def _parts(
-        self,
-        head: LaneHead,
-        dataset: int,
-        waiting: dict[tuple[int, int], WaitingPart],
-        wanted: int,
-    ) -> Iterator[SupplyEntry]:
-        """Yield missing parts in about the order of use; the first one whatever is wanted."""
+    def _parts(self, head: LaneHead, dataset: int, wanted: int) -> Iterator[SupplyEntry]:
+        """Yield missing parts in about the order of use.
+
+        A lane reads from all its slots in turn, so it needs the current part of every slot before
+        it can use any; what it uses after that is roughly what is opened anew.
+
+        Args:
+            head: where the lane stands.
+            dataset: place of the data set.
+            wanted: source bytes to be used up.
+        """
         catalog, order = self._catalogs[dataset], self._orders[dataset]
-        supplied = 0
-        for first, (number, part) in enumerate(self._in_order_of_use(head, dataset)):
-            if first and supplied >= wanted:
+        waiting = {(p.key.number, p.key.part) for p in head.waiting if p.key.dataset == dataset}
+        state = head.state.datasets[dataset] if head.state is not None else self._fresh()
+        open_numbers = {slot.number for slot in state.slots}
+        wanted += _SPARE_CHUNKS * min(catalog.chunk_bytes, catalog.source_bytes)
+        supplied = False
+        for place, (number, part) in enumerate(self._in_order_of_use(head.lane, dataset, state)):
+            is_current = place < len(state.slots)
+            if not is_current and supplied and wanted <= 0:
                 return
-            if (number, part) in waiting:
-                continue
             position = order.position(head.lane, number)
             if position is None:
                 return
-            supplied += max(1, catalog.part_source_bytes(position[1], part))
-            yield SupplyEntry(dataset=dataset, number=number, first_part=part, part_count=1)
+            if not is_current or number not in open_numbers:
+                wanted -= max(1, catalog.part_source_bytes(position[1], part))
+            if (number, part) not in waiting:
+                supplied = True
+                yield SupplyEntry(dataset=dataset, number=number, first_part=part, part_count=1)
 
-    def _in_order_of_use(self, head: LaneHead, dataset: int) -> Iterator[tuple[int, int]]:
+    def _in_order_of_use(
+        self, lane: int, dataset: int, state: DatasetState
+    ) -> Iterator[tuple[int, int]]:
         """Yield (chunk number, part) as if all slots moved on a part at a time, without end."""
-        state = head.state.datasets[dataset] if head.state is not None else self._fresh()
         slots = [(slot.number, slot.part) for slot in state.slots]
         turn = min(state.turn, len(slots))
         slots = slots[turn:] + slots[:turn]
@@ -176,17 +177,15 @@ class SupplyPlanner:
                 if number == FREE:
                     number, part = next_number, 0
                     next_number += 1
-                position = self._orders[dataset].position(head.lane, number)
+                position = self._orders[dataset].position(lane, number)
                 if position is None:
-                    slots = [slot for slot in slots[:place] if slot[0] != FREE]
+                    slots = [slot for slot in slots if slot[0] != FREE]
                     break
                 yield number, part
                 last = part + 1 >= self._catalogs[dataset].part_count(position[1])
                 slots[place] = (FREE, 0) if last else (number, part + 1)
 
     def _fresh(self) -> DatasetState:
-        from zephon_beam.channel import DatasetCounters
-
         slots = [
             SlotState(number=FREE, part=0, document=0, offset=0)
             for _ in range(self._config.interleave)

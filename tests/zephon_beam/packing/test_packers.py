@@ -1,0 +1,110 @@
+"""Packers: where pieces go, and that saved bins go on as if nothing had happened."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from zephon_beam.packing.base import Packer, Packs
+from zephon_beam.packing.best_fit import BestFit
+from zephon_beam.packing.concat import Concat
+from zephon_beam.packing.first_fit import FirstFit
+
+VIEW = SimpleNamespace()
+
+
+def add_all(packer: Packer, lengths: list[int]) -> None:
+    """Add pieces that are told apart by their document number."""
+    for document, length in enumerate(lengths):
+        packer.add((VIEW, document, 0, length))
+
+
+def spans(pack: list) -> list[tuple[int, int, int]]:
+    """Return (document, offset, length) of a pack's pieces."""
+    return [(document, offset, length) for _, document, offset, length in pack]
+
+
+def test_best_fit_takes_the_tightest_bin_that_fits():
+    """Of spaces 2 and 5, a piece of 2 goes into the 2 and fills it."""
+    packs = Packs(8)
+    add_all(BestFit(packs, 4, split=False), [6, 3, 2])
+    assert [spans(pack) for pack in packs.closed] == [[(0, 0, 6), (2, 0, 2)]]
+
+
+def test_best_fit_prefers_the_bin_that_reached_a_space_first():
+    """Bin 1 has 2 left before bin 0 does, so it gets the piece of 2, also after a restore."""
+    for restored in (False, True):
+        packs = Packs(8)
+        packer = BestFit(packs, 4, split=False)
+        add_all(packer, [3, 6])
+        packer.add((VIEW, 2, 0, 3))
+        if restored:
+            saved = packer.bins()
+            packer = BestFit(packs, 4, split=False)
+            packer.restore(saved)
+        packer.add((VIEW, 3, 0, 2))
+        assert [spans(pack) for pack in packs.closed] == [[(1, 0, 6), (3, 0, 2)]]
+
+
+def test_best_fit_closes_the_fullest_bin_when_none_fits():
+    """With two bins open and no room, the fuller one is closed, padded."""
+    packs = Packs(8)
+    packer = BestFit(packs, 2, split=False)
+    add_all(packer, [5, 6, 7])
+    assert [spans(pack) for pack in packs.closed] == [[(1, 0, 6)]]
+    assert [row.space for row in packer.bins()] == [1, 3]
+
+
+def test_best_fit_split_fills_the_closing_bin():
+    """The closing bin takes the first tokens of the piece; the rest goes into a bin of its own."""
+    packs = Packs(8)
+    packer = BestFit(packs, 2, split=True)
+    add_all(packer, [5, 6, 7])
+    assert [spans(pack) for pack in packs.closed] == [[(1, 0, 6), (2, 0, 2)]]
+    assert sorted(row.space for row in packer.bins()) == [3, 3]
+
+
+def test_first_fit_takes_the_oldest_bin_that_fits():
+    """Of two bins with room the older one is taken, although the other is tighter."""
+    packs = Packs(8)
+    packer = FirstFit(packs, 4)
+    add_all(packer, [4, 5, 3])
+    assert [row.space for row in packer.bins()] == [1, 3]
+
+
+def test_concat_cuts_wherever_a_row_ends():
+    """Rows are full and pieces go on in the next one."""
+    packs = Packs(4)
+    packer = Concat(packs)
+    add_all(packer, [3, 4, 2])
+    assert [spans(pack) for pack in packs.closed] == [
+        [(0, 0, 3), (1, 0, 1)],
+        [(1, 1, 3), (2, 0, 1)],
+    ]
+    assert [spans(row.pieces) for row in packer.bins()] == [[(2, 1, 1)]]
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_max_segments_closes_a_row_early(method):
+    """A row never holds more segments than allowed."""
+    packs = Packs(8)
+    packer = Concat(packs, 2) if method == "concat" else BestFit(packs, 2, split=False, max_segments=2)
+    add_all(packer, [1, 1, 1, 1, 1])
+    assert [len(pack) for pack in packs.closed] == [2, 2]
+
+
+def test_the_published_example_cuts_three_documents_or_one():
+    """Length 8, documents 14, 7, 5, 2, 3: concat cuts 3 of 5 documents, best_fit 1 of 5.
+
+    Source: the worked example of "Fewer Truncations Improve Language Modeling" (2024).
+    """
+    pieces = [(0, 0, 8), (0, 8, 6), (1, 0, 7), (2, 0, 5), (3, 0, 2), (4, 0, 3)]
+    cut = {}
+    for method in ("concat", "best_fit"):
+        packs = Packs(8)
+        packer = Concat(packs) if method == "concat" else BestFit(packs, 8, split=False)
+        for document, offset, length in pieces:
+            packer.add((VIEW, document, offset, length))
+        rows = packs.closed + [row.pieces for row in packer.bins()]
+        placed = [document for row in rows for document in {piece[1] for piece in row}]
+        cut[method] = sum(placed.count(document) > 1 for document in range(5))
+    assert cut == {"concat": 3, "best_fit": 1}
