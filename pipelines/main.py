@@ -6,9 +6,13 @@ Apache Beam only when something runs.
 """
 
 import argparse
+import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
@@ -48,22 +52,18 @@ def main(argv: list[str] | None = None) -> int:
         The exit status. Errors that users can act on are one line on standard error; any other
         exception is a defect and is raised.
     """
-    from zephon_beam.errors import ZephonBeamError
-
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _run_command(words)
-    except _UsageError as error:
-        _complain(f"error: {error}")
-        return 2
-    except ZephonBeamError as error:
-        if "--traceback" in words:
-            raise
-        _complain(f"error: {error}")
-        return error.exit_status
-    except KeyboardInterrupt:
-        _complain("interrupted; the stream is intact, and the same command goes on with it")
-        return 130
+    with _noted_interrupts() as interrupts:
+        try:
+            return _run_or_complain(words, interrupts)
+        except KeyboardInterrupt:
+            pass
+        except Exception:
+            # Beam turns an interrupt that meets a worker into an error of that worker.
+            if not interrupts:
+                raise
+    _complain("interrupted; the stream is intact, and the same command goes on with it")
+    return 130
 
 
 class _UsageError(Exception):
@@ -93,6 +93,44 @@ class _ShowVersion(argparse.Action):
             found = "(not installed)"
         sys.stdout.write(f"{PROGRAM} {found}\n")
         parser.exit()
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Note Ctrl-C, and keep workers from logging what it does to them."""
+    noted: list[int] = []
+
+    def note(number: int, _frame: Any) -> NoReturn:
+        noted.append(number)
+        logging.disable(logging.CRITICAL)
+        raise KeyboardInterrupt
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    usual = usual and threading.current_thread() is threading.main_thread()
+    if usual:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if noted:
+            logging.disable(logging.NOTSET)
+
+
+def _run_or_complain(words: list[str], interrupts: Sequence[int]) -> int:
+    from zephon_beam.errors import ZephonBeamError
+
+    try:
+        return _run_command(words)
+    except _UsageError as error:
+        _complain(f"error: {error}")
+        return 2
+    except ZephonBeamError as error:
+        if interrupts or "--traceback" in words:
+            raise
+        _complain(f"error: {error}")
+        return error.exit_status
 
 
 def _run_command(words: list[str]) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from tests.streams import FakeStream, Row, put, random_lanes, shard_count, write_stream
+from zephon_beam.catalog.scan import FileScan
+from zephon_beam.catalog.table import Catalog, build_catalog
 from zephon_beam.channel import DatasetCounters
 from zephon_beam.fingerprint import fingerprint
 from zephon_beam.lane_state import DatasetState, LaneState, encode_state
@@ -19,6 +21,12 @@ from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
 NAMES = ("web", "code")
 TRUNCATED, DROPPED, WAITING = 5, 11, 3
 """Tokens that each lane state says were truncated, dropped and put into open bins, of `web`."""
+
+
+def make_catalog(name: str) -> bytes:
+    """Build the catalog of a data set of two files."""
+    scans = [FileScan(path=f"/data/{name}/{file}", size=2048, identity=file) for file in "ab"]
+    return build_catalog(name, "jsonl", f"/data/{name}", scans, chunk_bytes=1024)
 
 
 def make_datasets(names: Sequence[str] = NAMES) -> list[DatasetManifest]:
@@ -33,7 +41,7 @@ def make_datasets(names: Sequence[str] = NAMES) -> list[DatasetManifest]:
             part_rows=0,
             chunk_count=4,
             source_bytes=4096,
-            catalog_digest=f"catalog of {name}",
+            catalog_digest=Catalog.from_buffer(make_catalog(name), name).digest,
         )
         for name in names
     ]
@@ -67,7 +75,7 @@ def write_whole_stream(
         **options,
     )
     for entry in datasets:
-        put(folder, catalog_name(entry.name), b"")
+        put(folder, catalog_name(entry.name), make_catalog(entry.name))
     for lane in range(len(lanes)):
         for shard in range(shard_count(stream, lane)):
             write_state(stream, lane, shard)

@@ -1,6 +1,6 @@
 """What must hold in every shard, whatever its recipe: checked with arrays, one shard at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,16 @@ def check_header(
             yield f"{field}: expected {value}, found {found}"
 
 
-def check_rows(samples: Samples, valid_tokens: Array, manifest: Manifest) -> Iterator[str]:
+def check_rows(
+    samples: Samples, valid_tokens: Array, manifest: Manifest, file_counts: Sequence[int | None]
+) -> Iterator[str]:
     """Yield what is wrong in the columns of a shard, naming the first row of each kind.
 
     Args:
         samples: decoded, with rows of the manifest's length.
         valid_tokens: as stored, int32[samples].
         manifest: of the stream.
+        file_counts: files in the catalog of each data set, None where it cannot be read.
     """
     dtype = np.dtype(manifest.token_dtype)
     if samples.tokens.dtype != dtype:
@@ -56,6 +59,7 @@ def check_rows(samples: Samples, valid_tokens: Array, manifest: Manifest) -> Ite
         )
     yield from _check_mask(samples, manifest)
     yield from _check_sources(samples, manifest)
+    yield from _check_files(samples, file_counts)
     faults = list(_check_segments(samples))
     yield from faults
     if not faults:
@@ -98,6 +102,19 @@ def _check_sources(samples: Samples, manifest: Manifest) -> Iterator[str]:
             yield (
                 f"row {_row_of(samples, segment)}: {field}: expected {rule}, found "
                 f"{int(values[segment])}"
+            )
+
+
+def _check_files(samples: Samples, file_counts: Sequence[int | None]) -> Iterator[str]:
+    """Check that each segment's file is in the catalog of its data set."""
+    for dataset, file_count in enumerate(file_counts):
+        files = samples.segments["source_file"]
+        wrong = (samples.segments["source_dataset"] == dataset) & (files >= (file_count or 0))
+        if file_count is not None and bool(wrong.any()):
+            segment = int(np.flatnonzero(wrong)[0])
+            yield (
+                f"row {_row_of(samples, segment)}: source_file: expected below {file_count}, the "
+                f"files of data set {dataset}, found {int(files[segment])}"
             )
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from zephon_beam.catalog.table import Catalog
 from zephon_beam.errors import CorruptObjectError, RecipeError, StreamNotFoundError
 from zephon_beam.fingerprint import fingerprint
 from zephon_beam.inspection import tokens_of_datasets
@@ -101,10 +102,12 @@ class _Verification:
         self._complete = self._order.complete_prefix([lane.committed for lane in self._lanes])
         self._until = until
         self._tokens = np.zeros((manifest.lanes, max(1, len(manifest.datasets))), np.int64)
+        self._file_counts: list[int | None] = []
         self._read = 0
 
     def run(self, progress: Callable[[int, int], None] | None) -> VerifyReport:
         self._check_manifest()
+        self._file_counts = self._check_catalogs()
         self._check_names()
         for lane in self._lanes:
             self._check_listing(lane)
@@ -134,7 +137,7 @@ class _Verification:
             return None
 
     def _check_manifest(self) -> None:
-        """Recompute the fingerprint from what the manifest says, and look for the catalogs."""
+        """Recompute the fingerprint from what the manifest says."""
         manifest = self._manifest
         digests = {dataset.name: dataset.catalog_digest for dataset in manifest.datasets}
         try:
@@ -151,11 +154,30 @@ class _Verification:
                 )
         except ValueError as error:
             self._fault(f"{MANIFEST}: {error}")
-        for name in digests:
-            if not self._store.exists(catalog_name(name)):
+
+    def _check_catalogs(self) -> list[int | None]:
+        """Compare the catalogs with their digests; return the number of files of each."""
+        counts: list[int | None] = []
+        for dataset in self._manifest.datasets:
+            name = catalog_name(dataset.name)
+            try:
+                catalog = Catalog.from_buffer(self._store.open_mmap(name), name)
+                catalog.verify(name)
+            except FileNotFoundError:
+                self._fault(f"{name} is missing; the stream cannot be continued or traced")
+                counts.append(None)
+                continue
+            except CorruptObjectError as error:
+                self._fault(str(error))
+                counts.append(None)
+                continue
+            counts.append(catalog.file_count)
+            if catalog.digest != dataset.catalog_digest:
                 self._fault(
-                    f"{catalog_name(name)} is missing; the stream cannot be continued or traced"
+                    f"{name}: digest: expected {dataset.catalog_digest}, found {catalog.digest}; "
+                    "it is the catalog of other sources"
                 )
+        return counts
 
     def _check_names(self) -> None:
         """Find objects that belong to no lane or have no number."""
@@ -264,7 +286,7 @@ class _Verification:
             self._fault(
                 f"{name}: digest: expected {header.digest}, found {found}; its content was altered"
             )
-        for fault in check_rows(samples, valid_tokens, self._manifest):
+        for fault in check_rows(samples, valid_tokens, self._manifest, self._file_counts):
             self._fault(f"{name}: {fault}")
         datasets = samples.segments["source_dataset"]
         inside = datasets < self._tokens.shape[1]

@@ -1,7 +1,9 @@
 """The command line: statuses, one-line errors, and nothing loaded before it is needed."""
 
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -243,6 +245,31 @@ def test_status_tells_whose_fault_it_is(
     monkeypatch.setattr("zephon_beam.inspection.inspect_stream", fail)
     assert main(["inspect", "s"]) == status
     assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize("error", [RuntimeError, DriftError])
+def test_an_interrupt_that_a_worker_turns_into_an_error_is_still_an_interrupt(
+    capsys: Capture,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+) -> None:
+    """Beam re-raises Ctrl-C in a worker as an error of the step that ran, and logs it."""
+
+    def work(_uri: str) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            logging.getLogger("worker").error("KeyboardInterrupt [while running 'Step']")
+            raise error("KeyboardInterrupt [while running 'Step']") from interrupt
+
+    monkeypatch.setattr("zephon_beam.inspection.inspect_stream", work)
+    assert main(["inspect", "s"]) == 130
+    assert capsys.readouterr().err.startswith("zephon-beam: interrupted; the stream is intact")
+    assert caplog.records == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    logging.getLogger("worker").error("heard again")
+    assert len(caplog.records) == 1
 
 
 def test_traceback_flag_and_defects_keep_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.streams import FakeStream, Segment, put, samples_of, shard_count
-from tests.verified_streams import make_state, write_state, write_whole_stream
+from tests.verified_streams import make_catalog, make_state, write_state, write_whole_stream
 from zephon_beam.errors import RecipeError, StreamNotFoundError
 from zephon_beam.layout import MANIFEST, catalog_name, end_name, shard_name, state_name
 from zephon_beam.manifest import encode_manifest
@@ -158,6 +158,16 @@ def test_missing_catalog_is_found(stream: FakeStream) -> None:
     """A stream without its catalogs can be read but not continued."""
     (Path(stream.uri) / catalog_name("code")).unlink()
     only_fault(stream, "catalog/code.arrow is missing; the stream cannot be continued or traced")
+
+
+def test_damaged_or_foreign_catalog_is_found(stream: FakeStream) -> None:
+    """A catalog decides which documents the numbers in shards stand for."""
+    path = Path(stream.uri) / catalog_name("code")
+    data = path.read_bytes()
+    path.write_bytes(data[:-30])
+    only_fault(stream, "catalog/code.arrow")
+    path.write_bytes(make_catalog("web"))
+    only_fault(stream, "catalog/code.arrow: digest: expected ")
 
 
 def test_holes_are_found(tmp_path: Path) -> None:
@@ -343,6 +353,7 @@ def add_mask(samples: Samples, _stream: FakeStream) -> Samples:
             set_segment("source_dataset", 2),
             "row 0: source_dataset: expected at least 0 and below 2",
         ),
+        (set_segment("source_file", 2), "row 0: source_file: expected below 2, the files of data"),
         (
             set_segment("source_document", -1),
             "row 0: source_document: expected at least 0, found -1",
