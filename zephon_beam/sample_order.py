@@ -72,15 +72,18 @@ class SampleOrder:
             raise StreamExhaustedError(
                 f"sample must be below {total}, the length of this finite stream, got {last - 1}"
             )
-        numbers = np.arange(first, last, dtype=np.int64)
-        lanes, indices = np.empty_like(numbers), np.empty_like(numbers)
-        spans = np.searchsorted(self._firsts, numbers, side="right") - 1
-        for span in np.unique(spans):
-            chosen = spans == span
-            alive = self._alive[span]
-            offset = numbers[chosen] - self._firsts[span]
-            lanes[chosen] = alive[offset % len(alive)]
-            indices[chosen] = self._starts[span] + offset // len(alive)
+        lanes = np.empty(max(0, last - first), dtype=np.int64)
+        indices = np.empty_like(lanes)
+        span = int(np.searchsorted(self._firsts, first, side="right")) - 1
+        begin = first
+        while begin < last:
+            final = span + 1 == len(self._firsts)
+            end = last if final else min(last, int(self._firsts[span + 1]))
+            alive, since = self._alive[span], int(self._firsts[span])
+            turns, places = np.divmod(np.arange(begin - since, end - since), len(alive))
+            lanes[begin - first : end - first] = alive[places]
+            indices[begin - first : end - first] = turns + self._starts[span]
+            begin, span = end, span + 1
         return lanes, indices
 
     def number_of(self, lane: int, index: int) -> int:
@@ -95,9 +98,7 @@ class SampleOrder:
             committed: samples of each lane that exist without a hole from its start.
         """
         missing = [
-            (done, lane)
-            for lane, done in enumerate(committed)
-            if done < int(self.lengths[lane])
+            (done, lane) for lane, done in enumerate(committed) if done < int(self.lengths[lane])
         ]
         if not missing:
             return int(self.lengths.sum())

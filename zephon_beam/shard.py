@@ -173,6 +173,24 @@ def decode_header(data: bytes | memoryview, name: str) -> ShardHeader:
     return _header(_open(data, name).schema, name)
 
 
+def open_batch(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Any]:
+    """Open a shard as its header and its one record batch; no column is decoded yet.
+
+    Raises:
+        CorruptShardError: truncated, or of an unknown format version.
+    """
+    reader = _open(data, name)
+    header = _header(reader.schema, name)
+    try:
+        batch = reader.get_batch(0)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptShardError(_corrupt(name, str(error))) from error
+    if header.count != batch.num_rows:
+        reason = f"header says {header.count} rows, found {batch.num_rows}"
+        raise CorruptShardError(_corrupt(name, reason))
+    return header, batch
+
+
 def decode_shard(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Samples]:
     """Decode a shard without copying its columns (uncompressed shards).
 
@@ -191,10 +209,8 @@ def decode_shard_and_counts(
     data: bytes | memoryview, name: str
 ) -> tuple[ShardHeader, Samples, Array]:
     """Decode as `decode_shard`, and the stored `valid_tokens` of each sample, int32[samples]."""
-    reader = _open(data, name)
-    header = _header(reader.schema, name)
+    header, batch = open_batch(data, name)
     try:
-        batch = reader.get_batch(0)
         count = batch.num_rows
         column = {field: batch.column(field) for field in batch.schema.names}
         lists = column["segment_lengths"]
@@ -210,8 +226,6 @@ def decode_shard_and_counts(
         )
     except (KeyError, pa.ArrowInvalid, OSError, ValueError, AttributeError) as error:
         raise CorruptShardError(_corrupt(name, str(error))) from error
-    if header.count != count:
-        raise CorruptShardError(_corrupt(name, f"header says {header.count} rows, found {count}"))
     return header, samples, valid_tokens
 
 

@@ -46,6 +46,7 @@ class Availability:
         self._lengths: list[int | None] = [None] * lane_count
         self._present = np.zeros(lane_count, dtype=np.int64)
         self._lane_numbers = np.arange(lane_count)
+        self._complete = 0
         self._order = SampleOrder(lane_count)
         self._order_is_stale = False
 
@@ -66,6 +67,9 @@ class Availability:
         Raises:
             CorruptObjectError: an `end/` object is damaged or contradicts the shards.
         """
+        # Most steps lie inside what an earlier look has seen.
+        if last <= self._complete:
+            return None
         while True:
             order = self.order
             stop = last if order.total is None else min(last, order.total)
@@ -74,12 +78,17 @@ class Availability:
             needed = self._samples_before(stop)
             lacking = np.flatnonzero(needed > self._present)
             if not len(lacking):
+                self._complete = order.complete_prefix(self._present.tolist())
                 return None
             from_index = int(order.locate(first, first + 1)[1][0])
             missing = None
-            for lane in lacking[order.lengths[lacking] > from_index].tolist():
-                missing = self._look_at_lane(lane, from_index, int(needed[lane])) or missing
-            if not self._order_is_stale:
+            for lane in lacking.tolist():
+                if order.lengths[lane] <= from_index:
+                    # It ended before the step; its shards may even have been deleted.
+                    self._present[lane] = order.lengths[lane]
+                else:
+                    missing = self._look_at_lane(lane, from_index, int(needed[lane])) or missing
+            if missing is not None and not self._order_is_stale:
                 return missing
 
     def evidence_of_hole(self, missing: Missing) -> str | None:

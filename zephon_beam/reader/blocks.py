@@ -82,9 +82,14 @@ class Block:
     @cached_property
     def labels(self) -> Array:
         """The next token of the same document, [rows, seq_len]; -100 where none counts."""
-        labels = np.empty_like(self.input_ids)
+        labels = np.empty((self.row_count, self.seq_len), self.index_dtype)
         flat = labels.reshape(-1)
-        flat[:-1] = self.input_ids.reshape(-1)[1:]
+        place = 0
+        for part in self.parts:
+            # The last token of a row is the last of its segment or padding, so it is set below.
+            tokens = part.shard.tokens[part.first : part.first + part.count].reshape(-1)
+            flat[place : place + len(tokens) - 1] = tokens[1:]
+            place += len(tokens)
         following = self._segments["segment_next"]
         flat[self._runs.segment_ends - 1] = np.where(following < 0, IGNORED_LABEL, following)
         flat[self._padding] = IGNORED_LABEL
@@ -99,7 +104,7 @@ class Block:
         mask = np.ones((self.row_count, self.seq_len), np.uint8)
         row = 0
         for part in self.parts if self._has_loss_mask else ():
-            stored = part.shard.samples.loss_mask
+            stored = part.shard.loss_mask
             if stored is not None:
                 mask[row : row + part.count] = stored[part.first : part.first + part.count]
             row += part.count
@@ -171,14 +176,14 @@ class Block:
 
     @cached_property
     def _has_loss_mask(self) -> bool:
-        return any(part.shard.samples.loss_mask is not None for part in self.parts)
+        return any(part.shard.loss_mask is not None for part in self.parts)
 
     @cached_property
     def _segment_counts(self) -> Array:
         """Segments of each real row, int64[real rows]."""
         counts = []
         for part in self.parts:
-            offsets = part.shard.samples.segment_offsets
+            offsets = part.shard.segment_offsets
             counts.append(np.diff(offsets[part.first : part.first + part.count + 1]))
         return _joined(counts, np.int64)
 
@@ -188,10 +193,10 @@ class Block:
         names = ("segment_starts", "segment_lengths", "segment_next", "source_dataset")
         pieces: dict[str, list[Array]] = {name: [] for name in names}
         for part in self.parts:
-            offsets = part.shard.samples.segment_offsets
+            offsets = part.shard.segment_offsets
             first, last = int(offsets[part.first]), int(offsets[part.first + part.count])
             for name in names:
-                pieces[name].append(part.shard.samples.segments[name][first:last])
+                pieces[name].append(part.shard.segments(name)[first:last])
         return {
             name: _joined(columns, np.uint16 if name == "source_dataset" else np.int32)
             for name, columns in pieces.items()
@@ -208,20 +213,19 @@ class Block:
         keys = np.concatenate((starts * 2, ends * 2 + 1, rows * 2 + 1))
         keys.sort()
         places = keys >> 1
-        is_first = np.empty(len(keys), np.bool_)
-        is_first[0] = True
-        np.not_equal(places[1:], places[:-1], out=is_first[1:])
-        bounds = places[is_first]
-        is_segment = (keys[is_first] & 1 == 0)[:-1]
+        firsts = np.flatnonzero(places[1:] != places[:-1]) + 1
+        bounds = np.concatenate((places[:1], places[firsts]))
+        is_segment = np.concatenate((keys[:1], keys[firsts[:-1]])) & 1 == 0
         return _Runs(bounds, bounds[1:] - bounds[:-1], is_segment, ends)
 
     @cached_property
     def _padding(self) -> Array:
         """Flat places of padding inside real rows, int64[places]."""
         runs = self._runs
-        chosen = ~runs.is_segment
-        chosen &= runs.bounds[:-1] < len(self.real_sample_ids) * self.seq_len
-        firsts, counts = runs.bounds[:-1][chosen], runs.lengths[chosen]
+        end = len(self.real_sample_ids) * self.seq_len
+        chosen = np.flatnonzero(~runs.is_segment)
+        chosen = chosen[runs.bounds[chosen] < end]
+        firsts, counts = runs.bounds[chosen], runs.lengths[chosen]
         before = np.cumsum(counts) - counts
         return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()))
 
@@ -242,9 +246,7 @@ class Block:
         out = np.empty((self.row_count, self.seq_len), dtype)
         row = 0
         for part in self.parts:
-            out[row : row + part.count] = part.shard.samples.tokens[
-                part.first : part.first + part.count
-            ]
+            out[row : row + part.count] = part.shard.tokens[part.first : part.first + part.count]
             row += part.count
         out[row:] = self.pad_id
         return out

@@ -7,20 +7,16 @@ file descriptor) or too many expanded bytes.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from functools import cached_property
+from mmap import mmap
+from typing import Any
 
 import numpy as np
 
 from zephon_beam.errors import CorruptObjectError, CorruptShardError, DriftError
 from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
-from zephon_beam.shard import (
-    Array,
-    Samples,
-    ShardHeader,
-    decode_shard_and_counts,
-    verify_digest,
-)
+from zephon_beam.shard import Array, ShardHeader, decode_shard, open_batch, verify_digest
 from zephon_beam.store.base import Store
 
 SPARE_MAPS = 16
@@ -29,14 +25,58 @@ MOST_MAPS = 400
 EXPANDED_BYTES = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
 class OpenShard:
-    """A decoded shard and the stored counts of labels that count, int32[samples]."""
+    """The columns of a shard, decoded without copying when they are first asked for."""
 
-    samples: Samples
-    valid_tokens: Array
-    expanded_bytes: int
-    """Memory that it holds of its own; 0 when it is mapped."""
+    def __init__(self, batch: Any, name: str, *, is_mapped: bool) -> None:
+        self._batch = batch
+        self._name = name
+        self._segments: dict[str, Array] = {}
+        self.expanded_bytes: int = 0 if is_mapped else batch.nbytes
+        """Memory that it holds of its own; 0 when it is mapped."""
+        # 32-bit ids are viewed as signed, which copies faster into batches; they are below 2^31.
+        tokens = self._rows("tokens")
+        self.token_dtype = tokens.dtype
+        self.tokens = tokens.view(np.int32) if tokens.dtype == np.uint32 else tokens
+        """uint16 or int32 [samples, seq_len]."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.tokens)
+
+    @cached_property
+    def segment_offsets(self) -> Array:
+        """Bounds of each sample's segments in the segment columns, int32[samples + 1]."""
+        return _array(self._column("segment_lengths").offsets)
+
+    @cached_property
+    def valid_tokens(self) -> Array:
+        """Labels that count in each sample, int32[samples]."""
+        return _array(self._column("valid_tokens"))
+
+    @cached_property
+    def loss_mask(self) -> Array | None:
+        """Stored mask, uint8 [samples, seq_len], or None."""
+        return self._rows("loss_mask") if "loss_mask" in self._batch.schema.names else None
+
+    def segments(self, name: str) -> Array:
+        """One of `zephon_beam.shard.SEGMENT_COLUMNS`, over all samples."""
+        found = self._segments.get(name)
+        if found is None:
+            found = self._segments[name] = _array(self._column(name).values)
+        return found
+
+    def _rows(self, name: str) -> Array:
+        return _array(self._column(name).values).reshape(self._batch.num_rows, -1)
+
+    def _column(self, name: str) -> Any:
+        try:
+            return self._batch.column(name)
+        except KeyError as error:
+            raise CorruptShardError(
+                f"{self._name} must have the column {name!r}, got {self._batch.schema.names}; its "
+                "rows cannot be read; delete it and run the recipe again, which recomputes it"
+            ) from error
 
 
 class Shards:
@@ -46,6 +86,7 @@ class Shards:
         self._store = store
         self._manifest = manifest
         self._verify_digests = verify_digests
+        self._token_dtype = np.dtype(manifest.token_dtype)
         self._most_maps = min(manifest.lanes + SPARE_MAPS, MOST_MAPS)
         self._open: OrderedDict[tuple[int, int], OpenShard] = OrderedDict()
         self._expanded_bytes = 0
@@ -91,18 +132,16 @@ class Shards:
             data = self._store.open_mmap(name)
         except FileNotFoundError as error:
             raise CorruptObjectError(broken_stream(name, "the stream goes on after it")) from error
-        header, samples, valid_tokens = decode_shard_and_counts(data, name)
-        self._check(header, samples, name, lane, shard)
+        header, batch = open_batch(data, name)
+        is_mapped = isinstance(data.obj, mmap) and batch.nbytes <= len(data)
+        found = OpenShard(batch, name, is_mapped=is_mapped)
+        self._check(header, found, name, lane, shard)
         if self._verify_digests:
-            verify_digest(header, samples, name)
-        return OpenShard(
-            samples=replace(samples, tokens=_signed(samples.tokens)),
-            valid_tokens=valid_tokens,
-            expanded_bytes=0 if _lies_in(samples.tokens, data) else samples.tokens.nbytes * 2,
-        )
+            verify_digest(*decode_shard(data, name), name)
+        return found
 
     def _check(
-        self, header: ShardHeader, samples: Samples, name: str, lane: int, shard: int
+        self, header: ShardHeader, opened: OpenShard, name: str, lane: int, shard: int
     ) -> None:
         """Check that a shard is the one that belongs at its name."""
         manifest = self._manifest
@@ -113,18 +152,18 @@ class Shards:
                 "stream's own shard, or delete this one and run the recipe again"
             )
         first_sample = shard * manifest.samples_per_shard * manifest.lanes + lane
-        expected = (lane, first_sample, manifest.seq_len, manifest.token_dtype, True)
+        expected = (lane, first_sample, manifest.seq_len, self._token_dtype, True)
         found = (
             header.lane,
             header.first_sample,
-            samples.tokens.shape[1],
-            samples.tokens.dtype.name,
+            opened.tokens.shape[1],
+            opened.token_dtype,
             0 < header.count <= manifest.samples_per_shard,
         )
         if expected != found:
             raise CorruptShardError(
                 f"{name} must be (lane, first sample, seq_len, dtype, count in range) "
-                f"{expected!r}, got {found!r}; it belongs elsewhere; delete it and run the recipe "
+                f"{expected}, got {found}; it belongs elsewhere; delete it and run the recipe "
                 "again, which recomputes it"
             )
 
@@ -138,12 +177,6 @@ def broken_stream(name: str, evidence: str) -> str:
     )
 
 
-def _signed(tokens: Array) -> Array:
-    """View 32-bit token ids as signed, which copies faster into batches; ids are below 2^31."""
-    return tokens.view(np.int32) if tokens.dtype == np.uint32 else tokens
-
-
-def _lies_in(array: Array, data: memoryview) -> bool:
-    start = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
-    address = array.__array_interface__["data"][0]
-    return bool(start <= address < start + len(data))
+def _array(column: Any) -> Array:
+    array: Array = column.to_numpy()
+    return array

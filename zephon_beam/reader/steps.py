@@ -126,10 +126,10 @@ class Steps:
     def _open(self, lane: int, index: int, count: int) -> Rows:
         shard, row = divmod(index, self._samples_per_shard)
         found = self._shards.open(lane, shard)
-        if row + count > len(found.samples):
+        if row + count > len(found):
             raise CorruptShardError(
                 f"shard {shard} of lane {lane} must have {row + count} samples, found "
-                f"{len(found.samples)}; later samples of the lane exist, so it was altered; "
+                f"{len(found)}; later samples of the lane exist, so it was altered; "
                 "delete it and run the recipe again, which recomputes it"
             )
         return Rows(found, row, count)

@@ -28,7 +28,7 @@ from zephon_beam.reader.steps import Step, Steps
 from zephon_beam.reader.waiting import Waiting
 from zephon_beam.store.base import open_store
 
-BLOCK_TOKENS = 1 << 17
+BLOCK_TOKENS = 1 << 18
 """Tokens built at a time: large enough to share NumPy's cost per call, small enough for a cache."""
 
 

@@ -325,6 +325,18 @@ def test_the_batch_size_may_grow_at_a_step_edge(stream: FakeStream) -> None:
         reader.set_global_batch_size(5)
 
 
+def test_another_batch_size_at_a_position_seen_before_reads_the_step_anew(
+    stream: FakeStream,
+) -> None:
+    """Nothing of the step that was begun there with the old size is left."""
+    reader = open_reader(stream, placement="contiguous")
+    start = reader.state_dict()
+    next(reader)
+    reader.load_state_dict(start)
+    reader.set_global_batch_size(2)
+    assert [next(reader)["sample_ids"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+
+
 def test_skipped_steps_are_left_out_by_every_rank_and_after_resuming(stream: FakeStream) -> None:
     """Their numbers are not used for other steps, and the state says so."""
     total = len(stream.order)
@@ -350,6 +362,15 @@ def test_skipped_steps_are_left_out_by_every_rank_and_after_resuming(stream: Fak
                     break
                 got[step].update(batch["sample_ids"][batch["sample_ids"] >= 0].tolist())
         assert got == {step: expected[step] for step in kept[1:]}
+
+
+def test_skipped_steps_are_left_out_in_the_next_pass_too(stream: FakeStream) -> None:
+    """What is wrong with their samples stays wrong."""
+    reader = open_reader(stream)
+    reader.skip(0, 2)
+    first = [content(batch) for batch in reader]
+    assert first == [content(batch) for batch in reader]
+    assert len(first) == len(list(open_reader(stream))) - 2 * reader.microbatches_per_step
 
 
 def test_skipping_at_the_edge_moves_at_once_and_the_past_cannot_be_skipped(

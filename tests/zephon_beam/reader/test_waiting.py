@@ -229,6 +229,52 @@ def test_shards_that_finish_out_of_order_are_no_hole(tmp_path: Path) -> None:
     assert len(list(open_reader(stream, clock, timeout=None))) == 4
 
 
+def test_a_shard_that_comes_while_looking_for_later_ones_is_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commits between the look and the listing."""
+    stream = plan_stream(tmp_path, random_lanes([8], seed=9))
+    clock = Clock()
+    reader = open_reader(stream, clock, timeout=None)
+    store = type(reader._steps._store)
+    plain = store.list
+
+    def list_after_commits(self: Any, prefix: str) -> Any:
+        for shard in (0, 1):
+            write_shard(stream, 0, shard)
+        return plain(self, prefix)
+
+    monkeypatch.setattr(store, "list", list_after_commits)
+    assert next(reader)["sample_ids"].tolist() == [0, 1]
+    assert clock.now > 9
+
+
+def test_shards_of_ended_lanes_are_not_needed_after_their_end(tmp_path: Path) -> None:
+    """Old shards may have been deleted; the order needs the lane's length only."""
+    stream = write_stream(tmp_path, random_lanes([4, 12], seed=9))
+    expected = [b["sample_ids"].tolist() for b in open_reader(stream)][4:]
+    (tmp_path / shard_name(0, 0)).unlink()
+    reader = open_reader(stream, timeout=0, start_sample=8)
+    assert [b["sample_ids"].tolist() for b in reader] == expected
+
+
+def test_other_ranks_shards_are_looked_at_but_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Except the newest of a lane, which might be its last one."""
+    stream = write_stream(tmp_path, random_lanes([16] * 8, seed=9), finite=False)
+    reader = open_reader(stream, global_batch_size=32, dp_rank=3, dp_world_size=8)
+    opened: list[str] = []
+    store = type(reader._steps._store)
+    plain = store.open_mmap
+    monkeypatch.setattr(
+        store, "open_mmap", lambda self, name: opened.append(name) or plain(self, name)
+    )
+    for _ in range(2 * 3):
+        next(reader)
+    assert opened == [shard_name(3, shard) for shard in range(3)]
+
+
 def test_a_shard_of_another_recipe_is_drift(tmp_path: Path) -> None:
     """Both fingerprints and the shard are named."""
     stream = write_stream(tmp_path, random_lanes([8], seed=9))
