@@ -82,15 +82,15 @@ class BatchBuilder:
         self._index_dtype = np.dtype(index_dtype)
 
     def build(
-        self, parts: Sequence[Rows], sample_ids: Array, microbatches: int, global_valid: int
+        self, parts: Sequence[Rows], sample_ids: Array, global_valid: Sequence[int]
     ) -> list[dict[str, Any]]:
         """Build consecutive microbatches of one rank.
 
         Args:
             parts: the rows in order; those missing to fill the microbatches become filler.
             sample_ids: global numbers of the rows, int64[rows].
-            microbatches: how many to build.
-            global_valid: labels that count in the whole step, over all ranks.
+            global_valid: for each microbatch to build, the labels that count in its whole step,
+                over all ranks.
 
         Returns:
             One dict a microbatch, in order; arrays are views of arrays of the whole block.
@@ -99,21 +99,21 @@ class BatchBuilder:
         block = Block(
             parts=parts,
             real_sample_ids=sample_ids,
-            row_count=microbatches * size,
+            row_count=len(global_valid) * size,
             seq_len=self._seq_len,
             pad_id=self._pad_id,
             token_dtype=self._token_dtype,
             index_dtype=self._index_dtype,
         )
-        batches: list[dict[str, Any]] = [{} for _ in range(microbatches)]
+        batches: list[dict[str, Any]] = [{} for _ in global_valid]
         for field in self._fields:
             if field in _ARRAY_FIELDS:
                 whole = getattr(block, field)
                 for k, batch in enumerate(batches):
                     batch[field] = whole[k * size : (k + 1) * size]
             elif field == "global_num_valid_tokens":
-                for batch in batches:
-                    batch[field] = global_valid
+                for batch, count in zip(batches, global_valid, strict=True):
+                    batch[field] = count
             else:
                 for batch, value in zip(batches, getattr(block, field)(size), strict=True):
                     batch[field] = value

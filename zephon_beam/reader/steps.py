@@ -57,14 +57,17 @@ class Steps:
         self._counts_globally = counts_globally
         self._new_waiting = new_waiting
 
-    def find(self, first: int, topology: Topology) -> Step | None:
-        """Wait until a step's samples all exist and take this rank's share of them.
+    def find(self, first: int, topology: Topology, *, wait: bool) -> Step | None:
+        """Take this rank's share of a step once all of the step's samples exist.
 
         Returns:
-            None at the end of a finite stream.
+            None at the end of a finite stream, and without `wait` for a step that is incomplete.
         """
         last = first + topology.global_batch_size
-        self._wait_for(first, last)
+        if wait:
+            self._wait_for(first, last)
+        elif self._availability.look(first, last) is not None:
+            return None
         order = self._availability.order
         last = last if order.total is None else min(last, order.total)
         if last <= first:

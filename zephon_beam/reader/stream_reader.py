@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_beam.checks import require, require_choice, require_int
-from zephon_beam.errors import RecipeError
+from zephon_beam.errors import RecipeError, ZephonBeamError
 from zephon_beam.manifest import read_manifest
 from zephon_beam.reader.batches import BatchBuilder, check_fields
+from zephon_beam.reader.blocks import Rows
 from zephon_beam.reader.cursor import (
     Cursor,
     Topology,
@@ -22,7 +23,7 @@ from zephon_beam.reader.cursor import (
     encode_state,
     step_after_skips,
 )
-from zephon_beam.reader.ranks import PLACEMENTS, microbatch_count
+from zephon_beam.reader.ranks import PLACEMENTS, IntArray, microbatch_count
 from zephon_beam.reader.shards import Shards
 from zephon_beam.reader.steps import Step, Steps
 from zephon_beam.reader.waiting import Waiting
@@ -292,10 +293,13 @@ class StreamReader:
             "to leave out earlier steps, load a state from before them",
         )
         cursor = replace(self._cursor, skipped=add_range(self._cursor.skipped, first, last))
-        if cursor.microbatch:
-            self._cursor = cursor
-        else:
+        if cursor.microbatch == 0:
             self._move_to(cursor)
+            return
+        self._cursor = cursor
+        rest_of_step = self._microbatches_per_step - cursor.microbatch
+        while len(self._pending) > rest_of_step:
+            self._pending.pop()
 
     # --------------------------------------------------------------------------------- reading
 
@@ -310,6 +314,7 @@ class StreamReader:
         )
         self._pending.clear()
         self._current = None
+        self._block = 1
         self._cursor = cursor if cursor.microbatch else self._after_skips(cursor)
 
     def _after_skips(self, cursor: Cursor) -> Cursor:
@@ -328,17 +333,56 @@ class StreamReader:
         )
 
     def _read_ahead(self) -> bool:
-        """Build the next microbatches of the step; False at the end of a finite stream."""
-        first = self._cursor.next_sample
-        if self._current is None or self._current.first_sample != first:
-            self._current = self._steps.find(first, self._topology)
-        if self._current is None:
+        """Build the next block of microbatches; False at the end of a finite stream.
+
+        Waits for the step at the cursor only. Steps after it join the block if they exist, so that
+        small steps are as fast as large ones; what is wrong with one is raised when it is next.
+        """
+        cursor = self._cursor
+        step = self._step_in_hand(cursor.next_sample)
+        if step is None:
             return False
-        step, size = self._current, self._topology.micro_batch_size
-        begin = self._cursor.microbatch
-        block = max(1, BLOCK_TOKENS // (self._manifest.seq_len * size))
-        end = min(begin + block, self._microbatches_per_step)
-        parts = self._steps.open_rows(step, begin * size, end * size)
-        sample_ids = step.sample_ids[begin * size : end * size]
-        self._pending.extend(self._builder.build(parts, sample_ids, end - begin, step.global_valid))
+        size, place, room = self._topology.micro_batch_size, cursor.microbatch, self._grow_block()
+        parts: list[Rows] = []
+        sample_ids: list[IntArray] = []
+        valid: list[int] = []
+        while step is not None:
+            end = min(place + room, self._microbatches_per_step)
+            try:
+                parts += self._steps.open_rows(step, place * size, end * size)
+            except (ZephonBeamError, OSError):
+                if not valid:
+                    raise
+                break
+            sample_ids.append(step.sample_ids[place * size : end * size])
+            valid += [step.global_valid] * (end - place)
+            self._current = step
+            room -= end - place
+            # Filler stands at the end of a block, so a step with filler is the block's last.
+            if room == 0 or len(step.sample_ids) < end * size:
+                break
+            following = cursor.next_sample + self._topology.global_batch_size
+            cursor = self._after_skips(replace(cursor, next_sample=following, microbatch=0))
+            step, place = self._step_if_ready(cursor.next_sample), 0
+        self._pending.extend(self._builder.build(parts, np.concatenate(sample_ids), valid))
         return True
+
+    def _grow_block(self) -> int:
+        """Microbatches of the next block: one after a move, for a quick first batch, then more."""
+        most = max(1, BLOCK_TOKENS // (self._manifest.seq_len * self._topology.micro_batch_size))
+        block = min(self._block, most)
+        self._block = 2 * block
+        return block
+
+    def _step_in_hand(self, first: int) -> Step | None:
+        """Find the step that begins with a sample, waiting for it, or reuse the one in hand."""
+        if self._current is None or self._current.first_sample != first:
+            self._current = self._steps.find(first, self._topology, wait=True)
+        return self._current
+
+    def _step_if_ready(self, first: int) -> Step | None:
+        """Find a later step if it is complete and sound."""
+        try:
+            return self._steps.find(first, self._topology, wait=False)
+        except (ZephonBeamError, OSError):
+            return None

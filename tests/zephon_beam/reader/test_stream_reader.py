@@ -329,12 +329,12 @@ def test_another_batch_size_at_a_position_seen_before_reads_the_step_anew(
     stream: FakeStream,
 ) -> None:
     """Nothing of the step that was begun there with the old size is left."""
-    reader = open_reader(stream, placement="contiguous")
+    reader = open_reader(stream)
     start = reader.state_dict()
     next(reader)
     reader.load_state_dict(start)
     reader.set_global_batch_size(2)
-    assert [next(reader)["sample_ids"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    assert [next(reader)["sample_ids"].tolist() for _ in range(2)] == [[0, 1], [3, 2]]
 
 
 def test_skipped_steps_are_left_out_by_every_rank_and_after_resuming(stream: FakeStream) -> None:
@@ -362,6 +362,16 @@ def test_skipped_steps_are_left_out_by_every_rank_and_after_resuming(stream: Fak
                     break
                 got[step].update(batch["sample_ids"][batch["sample_ids"] >= 0].tolist())
         assert got == {step: expected[step] for step in kept[1:]}
+
+
+def test_skipping_drops_what_was_read_ahead_of_the_skipped_steps(stream: FakeStream) -> None:
+    """Inside a step, its rest stays."""
+    readers = [open_reader(stream, global_batch_size=4) for _ in range(2)]
+    everything = [content(batch) for batch in readers[0]]
+    for _ in range(5):
+        next(readers[1])
+    readers[1].skip(3, 5)
+    assert [content(batch) for batch in readers[1]] == [everything[5], *everything[10:]]
 
 
 def test_skipped_steps_are_left_out_in_the_next_pass_too(stream: FakeStream) -> None:

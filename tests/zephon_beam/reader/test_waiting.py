@@ -219,6 +219,19 @@ def test_a_shard_missing_before_a_known_end_is_a_broken_stream(tmp_path: Path) -
         list(open_reader(stream))
 
 
+def test_what_is_wrong_with_a_later_step_is_raised_when_it_is_next(tmp_path: Path) -> None:
+    """Reading ahead over step edges neither waits nor fails."""
+    stream = write_stream(tmp_path, random_lanes([40], seed=9))
+    (tmp_path / shard_name(0, 8)).write_bytes(b"no shard")
+    reader = open_reader(stream)
+    for _ in range(2):
+        with pytest.raises(CorruptShardError, match=r"lane-00000/000000008\.arrow is corrupt"):
+            list(reader)
+        assert (reader.next_sample, reader.microbatch) == (32, 0)
+    write_shard(stream, 0, 8)
+    assert next(reader)["sample_ids"].tolist() == [32, 33]
+
+
 def test_shards_that_finish_out_of_order_are_no_hole(tmp_path: Path) -> None:
     """A retried writer commits within the grace."""
     stream = plan_stream(tmp_path, random_lanes([8], seed=9))
@@ -262,7 +275,7 @@ def test_other_ranks_shards_are_looked_at_but_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Except the newest of a lane, which might be its last one."""
-    stream = write_stream(tmp_path, random_lanes([16] * 8, seed=9), finite=False)
+    stream = write_stream(tmp_path, random_lanes([32] * 8, seed=9), finite=False)
     reader = open_reader(stream, global_batch_size=32, dp_rank=3, dp_world_size=8)
     opened: list[str] = []
     store = type(reader._steps._store)
@@ -272,7 +285,7 @@ def test_other_ranks_shards_are_looked_at_but_not_opened(
     )
     for _ in range(2 * 3):
         next(reader)
-    assert opened == [shard_name(3, shard) for shard in range(3)]
+    assert opened == [shard_name(3, shard) for shard in range(4)]
 
 
 def test_a_shard_of_another_recipe_is_drift(tmp_path: Path) -> None:
