@@ -1,11 +1,9 @@
 """Rows of shards as the arrays that a trainer takes, all of a block of rows at once.
 
-Every array but the tokens follows from the *runs* of a block, the stretches between neighbouring
-boundaries: a segment is one run, and so is each gap between segments and the rest of a row.
+Arrays but the tokens are spread from runs (see `zephon_beam.reader.runs`):
 
     row            |   segment 1     | segment 2 | padding |  segment 1 …
     tokens         | a b c d e f g h | k l m n o | 0 0 0 0 |  p q r s …
-    boundaries     | ^               | ^         | ^       |  ^
     segment_ids    | 1 1 1 1 1 1 1 1 | 2 2 2 2 2 | 0 0 0 0 |  1 1 1 1 …
     position_ids   | 0 1 2 3 4 5 6 7 | 0 1 2 3 4 | 0 1 2 3 |  0 1 2 3 …
     labels         | b c d e f g h i | l m n o - | - - - - |  q r s …
@@ -14,7 +12,7 @@ Segment 1 is cut: `i` is its `segment_next`. Segment 2 ends a document, so its l
 label (shown as -, stored as -100), and neither has padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,11 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from zephon_beam.reader.shards import OpenShard
+from zephon_beam.reader.shards import IGNORED_LABEL, NO_DATASET, OpenShard
 from zephon_beam.shard import Array
 
-IGNORED_LABEL = -100
-NO_DATASET = 0xFFFF
 NO_SAMPLE = -1
 
 
@@ -37,20 +33,6 @@ class Rows:
     shard: OpenShard
     first: int
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """The stretches between neighbouring boundaries of a flattened block."""
-
-    bounds: Array
-    """int64[runs + 1], rising from 0 to rows·seq_len."""
-    lengths: Array
-    """int64[runs]."""
-    is_segment: Array
-    """bool[runs]; the others are padding."""
-    segment_ends: Array
-    """Place after each segment's last token, int64[segments]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +72,9 @@ class Block:
             tokens = part.shard.tokens[part.first : part.first + part.count].reshape(-1)
             flat[place : place + len(tokens) - 1] = tokens[1:]
             place += len(tokens)
-        following = self._segments["segment_next"]
-        flat[self._runs.segment_ends - 1] = np.where(following < 0, IGNORED_LABEL, following)
+        flat[self._last_places] = self._last_labels
         flat[self._padding] = IGNORED_LABEL
-        labels[len(self.real_sample_ids) :] = IGNORED_LABEL
+        labels[self._real_count :] = IGNORED_LABEL
         if self._has_loss_mask:
             np.copyto(labels, IGNORED_LABEL, where=self.loss_mask == 0)
         return labels
@@ -109,18 +90,16 @@ class Block:
                 mask[row : row + part.count] = stored[part.first : part.first + part.count]
             row += part.count
         flat = mask.reshape(-1)
-        document_ends = self._segments["segment_next"] < 0
-        flat[self._runs.segment_ends[document_ends] - 1] = 0
+        flat[self._last_places[self._last_labels == IGNORED_LABEL]] = 0
         flat[self._padding] = 0
-        mask[len(self.real_sample_ids) :] = 0
+        mask[self._real_count :] = 0
         return mask
 
     @cached_property
     def position_ids(self) -> Array:
         """Places within the run, [rows, seq_len]: 0 exactly at the boundaries."""
-        runs = self._runs
-        in_row = (runs.bounds[:-1] % self.seq_len).astype(self.index_dtype)
-        places = np.repeat(in_row, runs.lengths).reshape(self.row_count, self.seq_len)
+        starts = self._of_runs(lambda shard: shard.runs.starts, 0)
+        places = self._spread(starts.astype(self.index_dtype, copy=False))
         # One row of numbers for all rows: it stays in the nearest cache.
         np.subtract(np.arange(self.seq_len, dtype=self.index_dtype), places, out=places)
         return places
@@ -128,21 +107,18 @@ class Block:
     @cached_property
     def segment_ids(self) -> Array:
         """Segments of a row numbered from 1, [rows, seq_len]; 0 is padding."""
-        firsts = np.cumsum(self._segment_counts) - self._segment_counts
-        total = int(self._segment_counts.sum())
-        numbers = np.arange(1, total + 1) - np.repeat(firsts, self._segment_counts)
-        return self._per_segment(numbers.astype(self.index_dtype), 0)
+        return self._spread(self._run_numbers.astype(self.index_dtype, copy=False))
 
     @cached_property
     def dataset_ids(self) -> Array:
         """Place of the token's data set in the recipe, uint16 [rows, seq_len]; 0xFFFF: padding."""
-        return self._per_segment(self._segments["source_dataset"], NO_DATASET)
+        return self._spread(self._of_runs(lambda shard: shard.run_datasets, NO_DATASET))
 
     @cached_property
     def sample_ids(self) -> Array:
         """Global numbers of the rows, int64[rows]; -1 is filler."""
         ids = np.full(self.row_count, NO_SAMPLE, np.int64)
-        ids[: len(self.real_sample_ids)] = self.real_sample_ids
+        ids[: self._real_count] = self.real_sample_ids
         return ids
 
     def cu_seqlens(self, micro_batch_size: int) -> list[Array]:
@@ -151,16 +127,17 @@ class Block:
         Every row start is one and every padding run stands by itself, so attention never joins
         two documents, two rows, or a document and filler.
         """
-        bounds = self._runs.bounds.astype(np.int32)
+        bounds = np.zeros(len(self._run_lengths) + 1, np.int32)
+        np.cumsum(self._run_lengths, out=bounds[1:])
         return [
             bounds[first : last + 1] - bounds[first]
-            for first, last in self._microbatch_runs(micro_batch_size)
+            for first, last in pairwise(self._microbatch_runs(micro_batch_size))
         ]
 
     def max_seqlen(self, micro_batch_size: int) -> list[int]:
         """Length of the longest run of each microbatch, padding included."""
-        firsts = [first for first, _ in self._microbatch_runs(micro_batch_size)]
-        longest: list[int] = np.maximum.reduceat(self._runs.lengths, firsts).tolist()
+        firsts = self._microbatch_runs(micro_batch_size)[:-1]
+        longest: list[int] = np.maximum.reduceat(self._run_lengths, firsts).tolist()
         return longest
 
     def num_valid_tokens(self, micro_batch_size: int) -> list[int]:
@@ -174,73 +151,95 @@ class Block:
         sums: list[int] = counts.reshape(-1, micro_batch_size).sum(axis=1).tolist()
         return sums
 
+    @property
+    def _real_count(self) -> int:
+        return len(self.real_sample_ids)
+
     @cached_property
     def _has_loss_mask(self) -> bool:
         return any(part.shard.loss_mask is not None for part in self.parts)
 
-    @cached_property
-    def _segment_counts(self) -> Array:
-        """Segments of each real row, int64[real rows]."""
-        counts = []
-        for part in self.parts:
-            offsets = part.shard.segment_offsets
-            counts.append(np.diff(offsets[part.first : part.first + part.count + 1]))
-        return _joined(counts, np.int64)
+    # ---------------------------------------------------------------- runs and segments of the rows
 
     @cached_property
-    def _segments(self) -> dict[str, Array]:
-        """The segment columns that batches are made of, over all real rows."""
-        names = ("segment_starts", "segment_lengths", "segment_next", "source_dataset")
-        pieces: dict[str, list[Array]] = {name: [] for name in names}
+    def _run_bounds(self) -> list[tuple[OpenShard, int, int]]:
+        """Half-open range of runs of each part."""
+        bounds = []
+        for part in self.parts:
+            firsts = part.shard.runs.row_firsts
+            first, last = int(firsts[part.first]), int(firsts[part.first + part.count])
+            bounds.append((part.shard, first, last))
+        return bounds
+
+    def _of_runs(self, values: Callable[[OpenShard], Array], filler: int) -> Array:
+        """Take one value a run of all rows; a filler row is one run."""
+        pieces = [values(shard)[first:last] for shard, first, last in self._run_bounds]
+        missing = self.row_count - self._real_count
+        if missing:
+            dtype = pieces[0].dtype if pieces else np.dtype(np.int64)
+            pieces.append(np.full(missing, filler, dtype))
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    @cached_property
+    def _run_lengths(self) -> Array:
+        return self._of_runs(lambda shard: shard.runs.lengths, self.seq_len)
+
+    @cached_property
+    def _run_numbers(self) -> Array:
+        return self._of_runs(lambda shard: shard.runs.numbers, 0)
+
+    def _spread(self, values: Array) -> Array:
+        """Repeat one value a run over its tokens, [rows, seq_len]."""
+        return np.repeat(values, self._run_lengths).reshape(self.row_count, self.seq_len)
+
+    def _microbatch_runs(self, micro_batch_size: int) -> list[int]:
+        """First run of each microbatch, and the number of all."""
+        firsts = np.arange(self.row_count + 1)
+        row, base = 0, 0
+        for part, (shard, first, last) in zip(self.parts, self._run_bounds, strict=True):
+            stored = shard.runs.row_firsts[part.first : part.first + part.count]
+            firsts[row : row + part.count] = stored + (base - first)
+            row += part.count
+            base += last - first
+        firsts[row:] += base - row
+        places: list[int] = firsts[::micro_batch_size].tolist()
+        return places
+
+    @cached_property
+    def _segment_bounds(self) -> list[tuple[OpenShard, int, int]]:
+        """Half-open range of segments of each part."""
+        bounds = []
         for part in self.parts:
             offsets = part.shard.segment_offsets
             first, last = int(offsets[part.first]), int(offsets[part.first + part.count])
-            for name in names:
-                pieces[name].append(part.shard.segments(name)[first:last])
-        return {
-            name: _joined(columns, np.uint16 if name == "source_dataset" else np.int32)
-            for name, columns in pieces.items()
-        }
+            bounds.append((part.shard, first, last))
+        return bounds
 
     @cached_property
-    def _runs(self) -> "_Runs":
-        rows = np.arange(self.row_count + 1, dtype=np.int64) * self.seq_len
-        counts = self._segment_counts
-        starts = np.repeat(rows[: len(counts)], counts) + self._segments["segment_starts"]
-        ends = starts + self._segments["segment_lengths"]
-        # Sorted as 2·place, plus 1 unless a segment starts there: of the entries of one place the
-        # first says whether the run that begins there is a segment.
-        keys = np.concatenate((starts * 2, ends * 2 + 1, rows * 2 + 1))
-        keys.sort()
-        places = keys >> 1
-        firsts = np.flatnonzero(places[1:] != places[:-1]) + 1
-        bounds = np.concatenate((places[:1], places[firsts]))
-        is_segment = np.concatenate((keys[:1], keys[firsts[:-1]])) & 1 == 0
-        return _Runs(bounds, bounds[1:] - bounds[:-1], is_segment, ends)
+    def _last_places(self) -> Array:
+        """Flat place of each segment's last token, int64[segments]."""
+        pieces = [np.zeros(0, np.int64)]
+        row = 0
+        for part, (shard, first, last) in zip(self.parts, self._segment_bounds, strict=True):
+            pieces.append(shard.last_places[first:last] + (row - part.first) * self.seq_len)
+            row += part.count
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+
+    @cached_property
+    def _last_labels(self) -> Array:
+        """Label of each segment's last token, int32[segments]."""
+        pieces = [shard.last_labels[first:last] for shard, first, last in self._segment_bounds]
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int32), *pieces])
 
     @cached_property
     def _padding(self) -> Array:
         """Flat places of padding inside real rows, int64[places]."""
-        runs = self._runs
-        end = len(self.real_sample_ids) * self.seq_len
-        chosen = np.flatnonzero(~runs.is_segment)
-        chosen = chosen[runs.bounds[chosen] < end]
-        firsts, counts = runs.bounds[chosen], runs.lengths[chosen]
+        filler = self.row_count - self._real_count
+        chosen = np.flatnonzero(self._run_numbers[: len(self._run_numbers) - filler] == 0)
+        counts = self._run_lengths[chosen]
+        firsts = np.cumsum(self._run_lengths)[chosen] - counts
         before = np.cumsum(counts) - counts
         return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()))
-
-    def _per_segment(self, values: Array, padding: int) -> Array:
-        """Spread one value a segment over its tokens, [rows, seq_len]."""
-        runs = self._runs
-        by_run = np.full(len(runs.lengths), padding, values.dtype)
-        by_run[runs.is_segment] = values
-        return np.repeat(by_run, runs.lengths).reshape(self.row_count, self.seq_len)
-
-    def _microbatch_runs(self, micro_batch_size: int) -> list[tuple[int, int]]:
-        """Half-open range of runs of each microbatch."""
-        rows = np.arange(0, self.row_count + 1, micro_batch_size, dtype=np.int64)
-        places: list[int] = np.searchsorted(self._runs.bounds, rows * self.seq_len).tolist()
-        return list(pairwise(places))
 
     def _copy_rows(self, dtype: "np.dtype[Any]") -> Array:
         out = np.empty((self.row_count, self.seq_len), dtype)
@@ -250,9 +249,3 @@ class Block:
             row += part.count
         out[row:] = self.pad_id
         return out
-
-
-def _joined(columns: list[Array], dtype: Any) -> Array:
-    if len(columns) == 1:
-        return columns[0]
-    return np.concatenate(columns) if columns else np.zeros(0, dtype)

@@ -16,9 +16,12 @@ import numpy as np
 from zephon_beam.errors import CorruptObjectError, CorruptShardError, DriftError
 from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
+from zephon_beam.reader.runs import RowRuns, find_runs
 from zephon_beam.shard import Array, ShardHeader, decode_shard, open_batch, verify_digest
 from zephon_beam.store.base import Store
 
+IGNORED_LABEL = -100
+NO_DATASET = 0xFFFF
 SPARE_MAPS = 16
 MOST_MAPS = 400
 """Below the usual limit of 1024 descriptors a process."""
@@ -58,6 +61,34 @@ class OpenShard:
     def loss_mask(self) -> Array | None:
         """Stored mask, uint8 [samples, seq_len], or None."""
         return self._rows("loss_mask") if "loss_mask" in self._batch.schema.names else None
+
+    @cached_property
+    def runs(self) -> RowRuns:
+        """The runs of all rows."""
+        starts, lengths = self.segments("segment_starts"), self.segments("segment_lengths")
+        return find_runs(self.segment_offsets, starts, lengths, self.tokens.shape[1])
+
+    @cached_property
+    def run_datasets(self) -> Array:
+        """`source_dataset` of each run, uint16[runs]; `NO_DATASET` for padding."""
+        datasets = np.full(len(self.runs.numbers), NO_DATASET, np.uint16)
+        datasets[self.runs.numbers > 0] = self.segments("source_dataset")
+        return datasets
+
+    @cached_property
+    def last_places(self) -> Array:
+        """Place of each segment's last token among all tokens of the shard, int64[segments]."""
+        counts = np.diff(self.segment_offsets)
+        begins = np.repeat(np.arange(len(counts)) * self.tokens.shape[1], counts)
+        begins += self.segments("segment_starts")
+        begins += self.segments("segment_lengths") - 1
+        return begins
+
+    @cached_property
+    def last_labels(self) -> Array:
+        """Label of each segment's last token, int32[segments]; -100 at a document's end."""
+        following = self.segments("segment_next")
+        return np.where(following < 0, IGNORED_LABEL, following)
 
     def segments(self, name: str) -> Array:
         """One of `zephon_beam.shard.SEGMENT_COLUMNS`, over all samples."""
