@@ -113,6 +113,26 @@ def test_of_many_threads_exactly_one_creates_an_object(store: LocalStore) -> Non
     assert files(store) == [f"{number}/x" for number in range(10)]
 
 
+def test_a_writer_that_loses_at_the_last_moment_verifies_what_won(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer links its file between our look and our link."""
+    link = local._link_new
+
+    def be_late(path: Path, data: bytes) -> None:
+        if not path.exists():
+            link(path, b"winner")
+        link(path, data)
+
+    monkeypatch.setattr(local, "_link_new", be_late)
+    assert not store.put_if_absent("same", b"winner")
+    with pytest.raises(DeterminismError, match="/other exists with other content"):
+        store.put_if_absent("other", b"loser")
+    assert store.get("other") == b"winner"
+    assert not store.put_if_absent("third", b"WINNER", lambda a, b: a.lower() == b.lower())
+    assert files(store) == ["other", "same", "third"]
+
+
 def _write_in_process(root: str, start: Any, results: Any, content: bytes) -> None:
     start.wait()
     store = LocalStore(root)

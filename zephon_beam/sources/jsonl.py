@@ -97,7 +97,7 @@ def parse_lines(data: bytes, offset: int, field: str, *, file: str, chunk: int) 
     locators: list[int] = []
     simple = "." not in field
     # A lone surrogate can only come from an escape; without one no text needs to be looked at.
-    escapes = b"\\ud" in data or b"\\uD" in data
+    escapes = _has_surrogate_escape(data)
     next_offset = offset
     for number, line in enumerate(data.split(b"\n")):
         line_offset = next_offset
@@ -188,6 +188,14 @@ def check_field(path: str, field: str) -> None:
             if error.reason != "not_text":
                 raise
         return
+
+
+def _has_surrogate_escape(data: bytes) -> bool:
+    r"""Say whether `\ud` occurs, in either case; several times faster than searching for both."""
+    values = np.frombuffer(data, dtype=np.uint8)
+    places = np.flatnonzero(values[:-2] == ord("\\"))
+    marked = (values[places + 1] == ord("u")) & ((values[places + 2] | 0x20) == ord("d"))
+    return bool(marked.any())
 
 
 def _field(document: Any, field: str) -> Any:
