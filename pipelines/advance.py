@@ -4,9 +4,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
 
-from pipelines.failures import find_cause
 from pipelines.options import is_parallel
-from pipelines.runners import make_runner
+from pipelines.runners import running_pipeline
 from transforms.pack_lanes import PackLanes
 from transforms.read_documents import ReadDocuments
 from transforms.stream_job import StreamJob
@@ -50,13 +49,5 @@ def run_advance(
     Raises:
         ZephonBeamError: what a worker met, named as it was there.
     """
-    try:
-        with beam.Pipeline(runner=make_runner(options), options=options) as pipeline:
-            build_advance(
-                pipeline, job, plan, parallel=is_parallel(options), drain_bytes=drain_bytes
-            )
-    except Exception as error:
-        cause = find_cause(error)
-        if cause is None:
-            raise
-        raise cause from error
+    with running_pipeline(options) as pipeline:
+        build_advance(pipeline, job, plan, parallel=is_parallel(options), drain_bytes=drain_bytes)

@@ -19,7 +19,7 @@ def find_cause(error: BaseException) -> ZephonBeamError | None:
     while chained is not None:
         if isinstance(chained, ZephonBeamError):
             return type(chained)(_STEP.sub("", str(chained)))
-        chained = chained.__cause__ or chained.__context__
+        chained = chained.__cause__
     found = _LINE.findall(str(error))
     for name, message in reversed(found):
         kind = getattr(errors, name, None)

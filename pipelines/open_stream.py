@@ -7,8 +7,7 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines.failures import find_cause
-from pipelines.runners import make_runner
+from pipelines.runners import running_pipeline
 from transforms.build_catalog import BuildCatalogs, CatalogJob
 from transforms.hugging_face import (
     HuggingFaceTokenizer,
@@ -18,7 +17,7 @@ from transforms.hugging_face import (
 )
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
 from zephon_beam.catalog.table import Catalog
-from zephon_beam.errors import DriftError, RecipeError, StreamNotFoundError
+from zephon_beam.errors import DriftError, RecipeError
 from zephon_beam.fingerprint import differences, fingerprint, recipe_identity
 from zephon_beam.layout import MANIFEST, catalog_name
 from zephon_beam.manifest import (
@@ -58,10 +57,9 @@ def open_or_create(recipe: Recipe, stream: str, options: PipelineOptions) -> Ope
     store = open_store(stream)
     paths = [list_files(dataset.patterns) for dataset in recipe.datasets.values()]
     roots = tuple(data_root(dataset.patterns) for dataset in recipe.datasets.values())
-    try:
-        manifest = read_manifest(store)
-    except StreamNotFoundError:
-        manifest = _create(recipe, store, paths, roots, options)
+    if not store.exists(MANIFEST):
+        _create(recipe, store, paths, roots, options)
+    manifest = read_manifest(store)
     _refuse_recipe_drift(recipe, manifest, store)
     catalogs = _open_catalogs(recipe, store)
     for name, root, listed, catalog in zip(recipe.datasets, roots, paths, catalogs, strict=True):
@@ -77,7 +75,7 @@ def _create(
     paths: Sequence[list[str]],
     roots: tuple[str, ...],
     options: PipelineOptions,
-) -> Manifest:
+) -> None:
     """Scan the sources, store the catalogs and write `stream.json`."""
     tokenizer = load_tokenizer(recipe.tokenizer)
     formats = []
@@ -93,19 +91,12 @@ def _create(
     manifest = _describe(recipe, tokenizer, roots, catalogs)
     # A twin that created the stream first wins; whether it is the same is checked by the caller.
     store.put_if_absent(MANIFEST, encode_manifest(manifest), lambda _stored, _computed: True)
-    return read_manifest(store)
 
 
 def _run_catalog_pipeline(job: CatalogJob, options: PipelineOptions) -> None:
-    try:
-        with beam.Pipeline(runner=make_runner(options), options=options) as pipeline:
-            datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)))
-            _ = datasets | "BuildCatalogs" >> BuildCatalogs(job)
-    except Exception as error:
-        cause = find_cause(error)
-        if cause is None:
-            raise
-        raise cause from error
+    with running_pipeline(options) as pipeline:
+        datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)))
+        _ = datasets | "BuildCatalogs" >> BuildCatalogs(job)
 
 
 def _open_catalogs(recipe: Recipe, store: Store) -> tuple[Catalog, ...]:

@@ -1,7 +1,6 @@
 """Entry point of local worker processes."""
 
 import ctypes
-import os
 import runpy
 import signal
 import sys
@@ -10,10 +9,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Run Beam's worker with a safe path and die with the parent process."""
+    """Run Beam's worker, without the working directory on its path, and die with the parent.
+
+    Whoever starts this has put the folder of our packages in front of the path.
+    """
     _die_with_parent()
-    cwd = os.getcwd()
-    sys.path[:] = [entry for entry in sys.path if entry not in ("", cwd)]
+    sys.path[:] = [entry for entry in sys.path if entry]
     runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
 
 
