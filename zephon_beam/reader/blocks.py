@@ -128,7 +128,7 @@ class Block:
         two documents, two rows, or a document and filler.
         """
         bounds = np.zeros(len(self._run_lengths) + 1, np.int32)
-        np.cumsum(self._run_lengths, out=bounds[1:])
+        np.cumsum(self._run_lengths, dtype=np.int32, out=bounds[1:])
         return [
             bounds[first : last + 1] - bounds[first]
             for first, last in pairwise(self._microbatch_runs(micro_batch_size))

@@ -15,7 +15,7 @@ why skipped steps are one text, `"1000:1010,2500:2501"`, half-open ranges.
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zephon_beam.errors import DriftError, ResumeError
@@ -33,6 +33,11 @@ class Topology:
     micro_batch_size: int
     global_batch_size: int
     placement: str
+
+    @property
+    def microbatches_per_step(self) -> int:
+        """Microbatches that every rank yields in every step."""
+        return microbatch_count(self.global_batch_size, self.dp_world_size, self.micro_batch_size)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -125,12 +130,22 @@ def add_range(
     return tuple(merged)
 
 
-def step_after_skips(step: int, ranges: tuple[tuple[int, int], ...]) -> int:
-    """Return the first step at or after `step` that is not left out."""
-    for first, last in ranges:
+def without_skipped(cursor: Cursor, global_batch_size: int) -> Cursor:
+    """Move a cursor at a step edge past the steps that are left out."""
+    if cursor.microbatch or not cursor.skipped:
+        return cursor
+    step = (cursor.next_sample - cursor.step_base) // global_batch_size
+    for first, last in cursor.skipped:
         if first <= step < last:
-            return last
-    return step
+            return replace(cursor, next_sample=cursor.step_base + last * global_batch_size)
+    return cursor
+
+
+def following_step(cursor: Cursor, global_batch_size: int) -> Cursor:
+    """Return the edge of the step that is delivered after the cursor's."""
+    following = cursor.next_sample + global_batch_size
+    edge = replace(cursor, next_sample=following, microbatch=0)
+    return without_skipped(edge, global_batch_size)
 
 
 def _check_same_topology(state: Mapping[str, Any], topology: Topology, microbatch: int) -> None:
@@ -149,11 +164,11 @@ def _check_same_topology(state: Mapping[str, Any], topology: Topology, microbatc
                 "ranks had by then depends on it, so some would be repeated or missed; resume "
                 "with the saved value, or from a state taken at a step edge (microbatch 0)"
             )
-    count = microbatch_count(saved.global_batch_size, saved.dp_world_size, saved.micro_batch_size)
-    if microbatch >= count:
+    if microbatch >= saved.microbatches_per_step:
         raise ResumeError(
-            f"microbatch of the reader state must be below {count}, the microbatches of a step, "
-            f"got {microbatch}; the state was altered; load an unaltered one"
+            f"microbatch of the reader state must be below {saved.microbatches_per_step}, the "
+            f"microbatches of a step, got {microbatch}; the state was altered; load an unaltered "
+            "one"
         )
 
 

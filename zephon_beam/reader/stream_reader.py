@@ -11,26 +11,24 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_beam.checks import require, require_choice, require_int
-from zephon_beam.errors import RecipeError, ZephonBeamError
+from zephon_beam.errors import RecipeError
 from zephon_beam.manifest import read_manifest
 from zephon_beam.reader.batches import BatchBuilder, check_fields
-from zephon_beam.reader.blocks import Rows
 from zephon_beam.reader.cursor import (
     Cursor,
     Topology,
     add_range,
     decode_state,
     encode_state,
-    step_after_skips,
+    following_step,
+    without_skipped,
 )
-from zephon_beam.reader.ranks import PLACEMENTS, IntArray, microbatch_count
+from zephon_beam.reader.ranks import PLACEMENTS
+from zephon_beam.reader.read_ahead import ReadAhead
 from zephon_beam.reader.shards import Shards
-from zephon_beam.reader.steps import Step, Steps
+from zephon_beam.reader.steps import Steps
 from zephon_beam.reader.waiting import Waiting
 from zephon_beam.store.base import open_store
-
-BLOCK_TOKENS = 1 << 18
-"""Tokens built at a time: large enough to share NumPy's cost per call, small enough for a cache."""
 
 
 class StreamReader:
@@ -148,7 +146,7 @@ class StreamReader:
         self._start_sample = start_sample
         who = f"{consumer or self._manifest.name}, rank {dp_rank} of {dp_world_size}"
         self._shards = Shards(store, self._manifest, verify_digests=verify_digests)
-        self._steps = Steps(
+        steps = Steps(
             store,
             self._manifest,
             self._shards,
@@ -156,10 +154,10 @@ class StreamReader:
             counts_globally="global_num_valid_tokens" in chosen,
             new_waiting=lambda: Waiting(who, timeout=timeout, clock=clock, sleep=sleep),
         )
-        self._builder = BatchBuilder(self._manifest, chosen, micro_batch_size, dtype)
+        builder = BatchBuilder(self._manifest, chosen, micro_batch_size, dtype)
+        self._ahead = ReadAhead(steps, builder, self._manifest.seq_len)
         self._closed = False
         self._pending: deque[dict[str, Any]] = deque()
-        self._current: Step | None = None
         self._cursor = self._first_cursor()
         self._move_to(self._cursor)
 
@@ -184,15 +182,16 @@ class StreamReader:
             raise ValueError("the reader is closed; nothing more can be read; open a new one")
         if self._cursor.ended:
             raise StopIteration
-        if not self._pending and not self._read_ahead():
+        if not self._pending:
+            self._pending.extend(self._ahead.build(self._cursor, self._topology))
+        if not self._pending:
             self._cursor.ended = True
             raise StopIteration
         batch = self._pending.popleft()
         cursor = self._cursor
         cursor.microbatch += 1
         if cursor.microbatch == self._microbatches_per_step:
-            following = cursor.next_sample + self._topology.global_batch_size
-            self._cursor = self._after_skips(replace(cursor, next_sample=following, microbatch=0))
+            self._cursor = following_step(cursor, self._topology.global_batch_size)
         return batch
 
     def close(self) -> None:
@@ -308,20 +307,10 @@ class StreamReader:
 
     def _move_to(self, cursor: Cursor) -> None:
         """Set the position and forget what was read ahead."""
-        topology = self._topology
-        self._microbatches_per_step = microbatch_count(
-            topology.global_batch_size, topology.dp_world_size, topology.micro_batch_size
-        )
         self._pending.clear()
-        self._current = None
-        self._block = 1
-        self._cursor = cursor if cursor.microbatch else self._after_skips(cursor)
-
-    def _after_skips(self, cursor: Cursor) -> Cursor:
-        """Move a cursor at a step edge past the steps that are left out."""
-        batch = self._topology.global_batch_size
-        step = step_after_skips((cursor.next_sample - cursor.step_base) // batch, cursor.skipped)
-        return replace(cursor, next_sample=cursor.step_base + step * batch)
+        self._ahead.reset()
+        self._microbatches_per_step = self._topology.microbatches_per_step
+        self._cursor = without_skipped(cursor, self._topology.global_batch_size)
 
     def _require_step_edge(self, field: str) -> None:
         require(
@@ -331,58 +320,3 @@ class StreamReader:
             f"microbatch {self._cursor.microbatch} of {self.microbatches_per_step}",
             "read the rest of the step first, else ranks would get different steps",
         )
-
-    def _read_ahead(self) -> bool:
-        """Build the next block of microbatches; False at the end of a finite stream.
-
-        Waits for the step at the cursor only. Steps after it join the block if they exist, so that
-        small steps are as fast as large ones; what is wrong with one is raised when it is next.
-        """
-        cursor = self._cursor
-        step = self._step_in_hand(cursor.next_sample)
-        if step is None:
-            return False
-        size, place, room = self._topology.micro_batch_size, cursor.microbatch, self._grow_block()
-        parts: list[Rows] = []
-        sample_ids: list[IntArray] = []
-        valid: list[int] = []
-        while step is not None:
-            end = min(place + room, self._microbatches_per_step)
-            try:
-                parts += self._steps.open_rows(step, place * size, end * size)
-            except (ZephonBeamError, OSError):
-                if not valid:
-                    raise
-                break
-            sample_ids.append(step.sample_ids[place * size : end * size])
-            valid += [step.global_valid] * (end - place)
-            self._current = step
-            room -= end - place
-            # Filler stands at the end of a block, so a step with filler is the block's last.
-            if room == 0 or len(step.sample_ids) < end * size:
-                break
-            following = cursor.next_sample + self._topology.global_batch_size
-            cursor = self._after_skips(replace(cursor, next_sample=following, microbatch=0))
-            step, place = self._step_if_ready(cursor.next_sample), 0
-        self._pending.extend(self._builder.build(parts, np.concatenate(sample_ids), valid))
-        return True
-
-    def _grow_block(self) -> int:
-        """Microbatches of the next block: one after a move, for a quick first batch, then more."""
-        most = max(1, BLOCK_TOKENS // (self._manifest.seq_len * self._topology.micro_batch_size))
-        block = min(self._block, most)
-        self._block = 2 * block
-        return block
-
-    def _step_in_hand(self, first: int) -> Step | None:
-        """Find the step that begins with a sample, waiting for it, or reuse the one in hand."""
-        if self._current is None or self._current.first_sample != first:
-            self._current = self._steps.find(first, self._topology, wait=True)
-        return self._current
-
-    def _step_if_ready(self, first: int) -> Step | None:
-        """Find a later step if it is complete and sound."""
-        try:
-            return self._steps.find(first, self._topology, wait=False)
-        except (ZephonBeamError, OSError):
-            return None

@@ -1,7 +1,7 @@
 """The state: what it holds, what it refuses."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from zephon_beam.reader.cursor import (
     add_range,
     decode_state,
     encode_state,
-    step_after_skips,
+    following_step,
+    without_skipped,
 )
 
 TOPOLOGY = Topology(dp_world_size=2, micro_batch_size=2, global_batch_size=8, placement="by_lane")
@@ -124,7 +125,10 @@ def test_skipped_ranges_merge_to_the_same_steps(items: list[tuple[int, int]], st
         steps.update(range(first, first + length))
     assert {n for low, high in ranges for n in range(low, high)} == steps
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
-    expected = step
-    while expected in steps:
-        expected += 1
-    assert step_after_skips(step, ranges) == expected
+    cursor = Cursor(next_sample=step * 4 + 3, step_base=3, skipped=ranges)
+    expected = next(n for n in count(step) if n not in steps)
+    assert without_skipped(cursor, 4) == replace(cursor, next_sample=expected * 4 + 3)
+    expected = next(n for n in count(step + 1) if n not in steps)
+    inside = replace(cursor, microbatch=1)
+    assert without_skipped(inside, 4) == inside
+    assert following_step(inside, 4) == replace(cursor, next_sample=expected * 4 + 3)

@@ -18,7 +18,7 @@ from tests.streams import (
     write_stream,
 )
 from zephon_beam.errors import DriftError, RecipeError, ResumeError, StreamNotFoundError
-from zephon_beam.reader import StreamReader, stream_reader
+from zephon_beam.reader import StreamReader, read_ahead
 from zephon_beam.reader.batches import FIELDS
 
 Open = Callable[..., StreamReader]
@@ -163,7 +163,7 @@ def test_resume_after_any_microbatch_equals_never_stopping(
     stream: FakeStream, monkeypatch: pytest.MonkeyPatch, block_tokens: int
 ) -> None:
     """From every microbatch, the last one and the pass edge included, five times in a row."""
-    monkeypatch.setattr(stream_reader, "BLOCK_TOKENS", block_tokens)
+    monkeypatch.setattr(read_ahead, "BLOCK_TOKENS", block_tokens)
     reader = open_reader(stream)
     states, batches = [reader.state_dict()], []
     for _ in range(2):
@@ -274,12 +274,12 @@ def test_loading_a_state_reads_nothing(stream: FakeStream, monkeypatch: pytest.M
     reader = open_reader(stream, micro_batch_size=1)
     state = {**reader.state_dict(), "next_sample": 35}
     opened: list[str] = []
-    store = type(reader._steps._store)
+    store = type(reader._shards._store)
     plain = store.open_mmap
     monkeypatch.setattr(
         store, "open_mmap", lambda self, name: opened.append(name) or plain(self, name)
     )
-    monkeypatch.setattr(stream_reader, "BLOCK_TOKENS", 1)
+    monkeypatch.setattr(read_ahead, "BLOCK_TOKENS", 1)
     reader.load_state_dict(state)
     assert opened == []
     next(reader)

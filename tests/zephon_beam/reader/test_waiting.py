@@ -249,7 +249,7 @@ def test_a_shard_that_comes_while_looking_for_later_ones_is_no_hole(
     stream = plan_stream(tmp_path, random_lanes([8], seed=9))
     clock = Clock()
     reader = open_reader(stream, clock, timeout=None)
-    store = type(reader._steps._store)
+    store = type(reader._shards._store)
     plain = store.list
 
     def list_after_commits(self: Any, prefix: str) -> Any:
@@ -278,7 +278,7 @@ def test_other_ranks_shards_are_looked_at_but_not_opened(
     stream = write_stream(tmp_path, random_lanes([32] * 8, seed=9), finite=False)
     reader = open_reader(stream, global_batch_size=32, dp_rank=3, dp_world_size=8)
     opened: list[str] = []
-    store = type(reader._steps._store)
+    store = type(reader._shards._store)
     plain = store.open_mmap
     monkeypatch.setattr(
         store, "open_mmap", lambda self, name: opened.append(name) or plain(self, name)
@@ -369,7 +369,7 @@ def test_steps_inside_seen_shards_look_at_nothing(
     stream = write_stream(tmp_path, random_lanes([64, 64], seed=9), samples_per_shard=32)
     reader = open_reader(stream)
     calls = count()
-    store = type(reader._steps._store)
+    store = type(reader._shards._store)
     plain = store.exists
     monkeypatch.setattr(store, "exists", lambda self, name: next(calls) < 99 and plain(self, name))
     for _ in reader:

@@ -1,0 +1,82 @@
+"""Blocks of microbatches, over step edges where the next steps exist already."""
+
+from typing import Any
+
+import numpy as np
+
+from zephon_beam.errors import ZephonBeamError
+from zephon_beam.reader.batches import BatchBuilder
+from zephon_beam.reader.blocks import Rows
+from zephon_beam.reader.cursor import Cursor, Topology, following_step
+from zephon_beam.reader.ranks import IntArray
+from zephon_beam.reader.steps import Step, Steps
+
+BLOCK_TOKENS = 1 << 18
+"""Tokens built at a time: enough to share NumPy's cost per call, few enough for a cache."""
+
+
+class ReadAhead:
+    """Builds what a cursor delivers next, and as much after it as makes a block.
+
+    It waits for the step at the cursor only. Steps after it join the block if they exist, so that
+    small steps are as fast as large ones; what is wrong with one is raised when it is next.
+    """
+
+    def __init__(self, steps: Steps, builder: BatchBuilder, seq_len: int) -> None:
+        self._steps = steps
+        self._builder = builder
+        self._seq_len = seq_len
+        self._in_hand: Step | None = None
+        self._block = 1
+
+    def reset(self) -> None:
+        """Forget the step in hand; the first block after a move is one microbatch, to be quick."""
+        self._in_hand = None
+        self._block = 1
+
+    def build(self, cursor: Cursor, topology: Topology) -> list[dict[str, Any]]:
+        """Build microbatches from the cursor on; none at the end of a finite stream."""
+        step = self._step_at(cursor.next_sample, topology)
+        size, place, room = topology.micro_batch_size, cursor.microbatch, self._grow(topology)
+        count = topology.microbatches_per_step
+        parts: list[Rows] = []
+        sample_ids: list[IntArray] = []
+        valid: list[int] = []
+        while step is not None:
+            end = min(place + room, count)
+            try:
+                parts += self._steps.open_rows(step, place * size, end * size)
+            except (ZephonBeamError, OSError):
+                if not valid:
+                    raise
+                break
+            self._in_hand = step
+            sample_ids.append(step.sample_ids[place * size : end * size])
+            valid += [step.global_valid] * (end - place)
+            room -= end - place
+            # Filler stands at the end of a block, so a step with filler is the block's last.
+            if room == 0 or len(step.sample_ids) < end * size:
+                break
+            cursor = following_step(cursor, topology.global_batch_size)
+            step, place = self._step_if_ready(cursor.next_sample, topology), 0
+        return self._builder.build(parts, np.concatenate(sample_ids), valid) if valid else []
+
+    def _grow(self, topology: Topology) -> int:
+        """Return the microbatches of the next block, twice as many as of the last one."""
+        most = max(1, BLOCK_TOKENS // (self._seq_len * topology.micro_batch_size))
+        block = min(self._block, most)
+        self._block = 2 * block
+        return block
+
+    def _step_at(self, first: int, topology: Topology) -> Step | None:
+        """Find the step that begins with a sample, waiting for it, or reuse the one in hand."""
+        if self._in_hand is not None and self._in_hand.first_sample == first:
+            return self._in_hand
+        return self._steps.find(first, topology, wait=True)
+
+    def _step_if_ready(self, first: int, topology: Topology) -> Step | None:
+        """Find a later step if it is complete and sound."""
+        try:
+            return self._steps.find(first, topology, wait=False)
+        except (ZephonBeamError, OSError):
+            return None
