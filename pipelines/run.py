@@ -10,6 +10,7 @@ from pipelines.advance import run_advance
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.options import parse_beam_options
 from pipelines.recipe_file import load_recipe
+from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
 from zephon_beam.errors import SourceError, ZephonBeamError
@@ -20,6 +21,7 @@ from zephon_beam.limits import resolve_until_samples
 from zephon_beam.plan import Plan, decode_plan, encode_plan
 from zephon_beam.position import Position, is_complete, read_position
 from zephon_beam.recipe import Recipe
+from zephon_beam.sample_order import SampleOrder
 from zephon_beam.supply import SupplyPlanner
 
 DEFAULT_ADVANCE_BYTES = 128 * 1024 * 1024
@@ -34,6 +36,8 @@ class Progress:
     complete_samples: int
     until_samples: int | None
     seconds: float
+    within_advance: bool = False
+    """Told while an advance runs, from the lanes' own advice."""
 
 
 def run_stream(
@@ -83,15 +87,18 @@ def run_stream(
     position = read_position(opened.store, opened.manifest)
     first_samples, advances = position.samples, 0
 
-    def report() -> None:
+    def report(lane_samples: Sequence[int] | None = None) -> None:
+        counts = lane_samples or [head.samples for head in position.heads]
+        order = SampleOrder(len(counts), position.lengths)
         if progress is not None:
             progress(
                 Progress(
                     advance=position.next_advance,
-                    samples=position.samples,
-                    complete_samples=position.complete_samples,
+                    samples=sum(counts),
+                    complete_samples=order.complete_prefix(counts),
                     until_samples=until,
                     seconds=time.monotonic() - started,
+                    within_advance=lane_samples is not None,
                 )
             )
 
@@ -101,7 +108,8 @@ def run_stream(
         job = StreamJob(
             stream=opened.store.uri, advance=plan.advance, recipe=loaded, roots=opened.roots
         )
-        _run_plan(opened, job, plan, beam_options, drain_bytes)
+        with watched_lanes(opened.store, position, report):
+            _run_plan(opened, job, plan, beam_options, drain_bytes)
         position = read_position(opened.store, opened.manifest)
         _refuse_empty_datasets(opened, position)
         advances += 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
+from zephon_beam.catalog.encoding import same_catalog
 from zephon_beam.catalog.scan import FileScan, list_files, scan_file
 from zephon_beam.catalog.table import build_catalog, derive_chunk_bytes
 from zephon_beam.layout import catalog_name
@@ -95,5 +96,5 @@ class _WriteCatalog(beam.DoFn):
             scans,
             chunk_bytes=derive_chunk_bytes(job.recipe, source_bytes),
         )
-        open_store(job.stream).put_if_absent(catalog_name(name), catalog)
+        open_store(job.stream).put_if_absent(catalog_name(name), catalog, same_catalog)
         yield catalog_name(name)

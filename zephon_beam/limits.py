@@ -5,21 +5,6 @@ from zephon_beam.errors import RecipeError
 from zephon_beam.recipe import Recipe
 
 
-def is_endless(recipe: Recipe) -> bool:
-    """Say whether a stream never ends by itself."""
-    repeating = [
-        dataset.passes == "repeat" and dataset.weight != "0"
-        for dataset in recipe.datasets.values()
-    ]
-    finite = [
-        dataset.passes != "repeat" and dataset.weight != "0"
-        for dataset in recipe.datasets.values()
-    ]
-    if recipe.mixing.when_exhausted == "stop":
-        return any(repeating) and not any(finite)
-    return any(repeating)
-
-
 def resolve_until_samples(
     recipe: Recipe, *, until_samples: int | None, until_tokens: int | None
 ) -> int | None:
@@ -40,7 +25,7 @@ def resolve_until_samples(
     if until_tokens is not None:
         require_int("--until-tokens", until_tokens, 1, repair)
         return -(-until_tokens // recipe.seq_len)
-    if is_endless(recipe):
+    if recipe.endless:
         raise RecipeError(
             "run must be bounded when the recipe is endless (passes: repeat), got no limit; it "
             "would fill the disk; give --until-samples N or --until-tokens N, or set passes"

@@ -80,7 +80,7 @@ def execute(args: argparse.Namespace) -> int:
     def tell(done: Any) -> None:
         if on_terminal:
             bar.show(done.complete_samples, done.until_samples)
-        else:
+        elif not done.within_advance:
             sys.stderr.write(_spell(done))
 
     try:
