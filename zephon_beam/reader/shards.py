@@ -2,13 +2,14 @@
 
 A local uncompressed shard is mapped: its arrays are views of the page cache, shared by all ranks
 of a host, and rows are copied out of it once, straight into the batch. A compressed one lives
-expanded in memory. The least recently used go first when there are too many maps (each holds a
-file descriptor) or too many expanded bytes.
+expanded in memory. Three limits keep a process small however many lanes and shards there are: the
+least recently used shards are closed when there are too many maps (each holds a file descriptor)
+or too many expanded bytes, and of more than a few mapped bytes the pages are given back.
 """
 
 from collections import OrderedDict
 from functools import cached_property
-from mmap import mmap
+from mmap import MADV_DONTNEED, mmap
 from typing import Any
 
 import numpy as np
@@ -25,27 +26,37 @@ NO_DATASET = 0xFFFF
 SPARE_MAPS = 16
 MOST_MAPS = 400
 """Below the usual limit of 1024 descriptors a process."""
-EXPANDED_BYTES = 128 << 20
+EXPANDED_BYTES = 96 << 20
+WARM_BYTES = 128 << 20
+"""Mapped bytes whose pages this process may keep; the page cache of the host keeps the others."""
 
 
 class OpenShard:
     """The columns of a shard, decoded without copying when they are first asked for."""
 
-    def __init__(self, batch: Any, name: str, *, is_mapped: bool) -> None:
+    def __init__(self, data: memoryview, batch: Any, name: str) -> None:
         self._batch = batch
         self._name = name
         self._segments: dict[str, Array] = {}
-        self.expanded_bytes: int = 0 if is_mapped else batch.nbytes
-        """Memory that it holds of its own; 0 when it is mapped."""
-        # 32-bit ids are viewed as signed, which copies faster into batches; they are below 2^31.
         tokens = self._rows("tokens")
         self.token_dtype = tokens.dtype
+        # 32-bit ids are viewed as signed, which copies faster into batches; they are below 2^31.
         self.tokens = tokens.view(np.int32) if tokens.dtype == np.uint32 else tokens
         """uint16 or int32 [samples, seq_len]."""
+        is_mapped = isinstance(data.obj, mmap) and np.may_share_memory(tokens, np.asarray(data))
+        self._map = data.obj if is_mapped else None
+        self.mapped_bytes = len(data) if is_mapped else 0
+        self.expanded_bytes: int = 0 if is_mapped else batch.nbytes
+        """Memory that it holds of its own."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.tokens)
+
+    def give_pages_back(self) -> None:
+        """Unload mapped pages; they load again, from the page cache, where they are read."""
+        if isinstance(self._map, mmap) and hasattr(self._map, "madvise"):
+            self._map.madvise(MADV_DONTNEED)
 
     @cached_property
     def segment_offsets(self) -> Array:
@@ -121,6 +132,8 @@ class Shards:
         self._most_maps = min(manifest.lanes + SPARE_MAPS, MOST_MAPS)
         self._open: OrderedDict[tuple[int, int], OpenShard] = OrderedDict()
         self._expanded_bytes = 0
+        self._warm: OrderedDict[tuple[int, int], OpenShard] = OrderedDict()
+        self._warm_bytes = 0
 
     def __len__(self) -> int:
         """Return the number of shards held open."""
@@ -138,24 +151,39 @@ class Shards:
         found = self._open.get(key)
         if found is not None:
             self._open.move_to_end(key)
-            return found
-        found = self._load(lane, shard)
-        self._open[key] = found
-        self._expanded_bytes += found.expanded_bytes
-        self._evict()
+        else:
+            found = self._open[key] = self._load(lane, shard)
+            self._expanded_bytes += found.expanded_bytes
+            self._evict()
+        self._warm_up(key, found)
         return found
 
     def close(self) -> None:
         """Let go of every shard."""
         self._open.clear()
-        self._expanded_bytes = 0
+        self._warm.clear()
+        self._expanded_bytes = self._warm_bytes = 0
 
     def _evict(self) -> None:
         while len(self._open) > 1 and (
             len(self._open) > self._most_maps or self._expanded_bytes > EXPANDED_BYTES
         ):
-            _, oldest = self._open.popitem(last=False)
+            key, oldest = self._open.popitem(last=False)
             self._expanded_bytes -= oldest.expanded_bytes
+            if self._warm.pop(key, None) is not None:
+                self._warm_bytes -= oldest.mapped_bytes
+
+    def _warm_up(self, key: tuple[int, int], shard: OpenShard) -> None:
+        """Note that a shard's pages are about to be loaded, and give back the oldest ones."""
+        if key in self._warm:
+            self._warm.move_to_end(key)
+            return
+        self._warm[key] = shard
+        self._warm_bytes += shard.mapped_bytes
+        while self._warm_bytes > WARM_BYTES and len(self._warm) > 1:
+            _, oldest = self._warm.popitem(last=False)
+            self._warm_bytes -= oldest.mapped_bytes
+            oldest.give_pages_back()
 
     def _load(self, lane: int, shard: int) -> OpenShard:
         name = shard_name(lane, shard)
@@ -164,8 +192,7 @@ class Shards:
         except FileNotFoundError as error:
             raise CorruptObjectError(broken_stream(name, "the stream goes on after it")) from error
         header, batch = open_batch(data, name)
-        is_mapped = isinstance(data.obj, mmap) and batch.nbytes <= len(data)
-        found = OpenShard(batch, name, is_mapped=is_mapped)
+        found = OpenShard(data, batch, name)
         self._check(header, found, name, lane, shard)
         if self._verify_digests:
             verify_digest(*decode_shard(data, name), name)

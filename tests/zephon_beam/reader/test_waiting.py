@@ -31,7 +31,7 @@ from zephon_beam.errors import (
     StreamTimeoutError,
 )
 from zephon_beam.layout import end_name, shard_name
-from zephon_beam.reader import StreamReader
+from zephon_beam.reader import StreamReader, shards
 
 
 class Clock:
@@ -360,6 +360,40 @@ def test_open_maps_are_bounded(tmp_path: Path) -> None:
     for _ in reader:
         assert len(reader._shards) <= 2 + 16
     assert len(reader._shards) == 2 + 16
+
+
+def test_expanded_shards_are_bounded_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed shards hold memory of their own."""
+    lanes = random_lanes([80, 80], seed=9)
+    stream = write_stream(tmp_path, lanes, samples_per_shard=40, compression="zstd")
+    monkeypatch.setattr(shards, "EXPANDED_BYTES", 2 * 40 * 16 * 2)
+    reader = open_reader(stream)
+    for _ in reader:
+        assert len(reader._shards) == 1
+
+
+def test_mapped_pages_are_given_back_and_load_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for one shard's pages, every shard is left many times."""
+    stream = write_stream(tmp_path, random_lanes([40] * 4, seed=9), samples_per_shard=20)
+    expected = list(open_reader(stream))
+    monkeypatch.setattr(shards, "WARM_BYTES", 1)
+    given_back = []
+    plain = shards.OpenShard.give_pages_back
+    monkeypatch.setattr(
+        shards.OpenShard, "give_pages_back", lambda self: given_back.append(self) or plain(self)
+    )
+    reader = open_reader(stream)
+    for left, right in zip(reader, expected, strict=True):
+        assert len(reader._shards._warm) == 1
+        np.testing.assert_array_equal(left["labels"], right["labels"])
+    assert len(given_back) > 100
+    assert reader._shards._warm_bytes == next(iter(reader._shards._warm.values())).mapped_bytes
+    reader.close()
+    assert len(reader._shards) == 0
 
 
 def test_steps_inside_seen_shards_look_at_nothing(
