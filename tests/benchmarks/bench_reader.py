@@ -1,6 +1,6 @@
 """Measures the reader on a stream made for the purpose: speed, first batch, memory.
 
-    python tests/benchmarks/bench_reader.py [--rows 6144] [--lanes 8] [--dtype uint16]
+    python tests/benchmarks/bench_reader.py [--rows 16384] [--lanes 8] [--dtype uint16]
 
 Speeds are bytes per CPU-second of this process, with memcpy measured in the same run; bytes are
 those of int32 input_ids (of stored tokens for `tokens`). Memory is what reading adds to a process
@@ -197,7 +197,7 @@ def memory_child(folder: Path) -> None:
 def main() -> None:
     """Make a stream in a temporary folder and measure."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rows", type=int, default=6144, help="samples of the stream")
+    parser.add_argument("--rows", type=int, default=16384, help="samples of the stream")
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--seq_len", type=int, default=2048)
     parser.add_argument("--dtype", choices=["uint16", "uint32"], default="uint16")
