@@ -219,11 +219,14 @@ def test_a_shard_missing_before_a_known_end_is_a_broken_stream(tmp_path: Path) -
         list(open_reader(stream))
 
 
-def test_what_is_wrong_with_a_later_step_is_raised_when_it_is_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [["sample_ids"], ["sample_ids", "global_num_valid_tokens"]])
+def test_what_is_wrong_with_a_later_step_is_raised_when_it_is_next(
+    tmp_path: Path, fields: list[str]
+) -> None:
     """Reading ahead over step edges neither waits nor fails."""
     stream = write_stream(tmp_path, random_lanes([40], seed=9))
     (tmp_path / shard_name(0, 8)).write_bytes(b"no shard")
-    reader = open_reader(stream)
+    reader = open_reader(stream, fields=fields)
     for _ in range(2):
         with pytest.raises(CorruptShardError, match=r"lane-00000/000000008\.arrow is corrupt"):
             list(reader)
