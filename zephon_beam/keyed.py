@@ -14,6 +14,7 @@ Field = int | str | bytes
 
 _ROUNDS = 6
 _MAX_DOMAIN = 1 << 62
+_WORD = (1 << 64) - 1
 
 
 def keyed_digest(*fields: Field, size: int = 8) -> bytes:
@@ -91,7 +92,15 @@ class Permutation:
         """Return the value at one place, in [0, size)."""
         if not 0 <= place < self.size:
             raise IndexError(f"place must be in [0, {self.size}), got {place!r}")
-        return int(self.take(np.array([place], dtype=np.uint64))[0])
+        # Plain integers: an array of one element would take ten times as long.
+        value = place
+        while True:
+            left, right = value >> self._half, value & self._mask
+            for key in self._keys:
+                left, right = right, left ^ (_mix_int(right ^ key) & self._mask)
+            value = left << self._half | right
+            if value < self.size:
+                return value
 
     def all(self) -> npt.NDArray[np.int64]:
         """Return the values at all places in order, int64[size]."""
@@ -114,6 +123,13 @@ class Permutation:
         for key in self._keys:
             left, right = right, left ^ (_mix(right ^ np.uint64(key)) & mask)
         return (left << half) | right
+
+
+def _mix_int(value: int) -> int:
+    """Scramble one 64-bit integer as `_mix` does."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _WORD
+    return value ^ (value >> 31)
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
