@@ -1,4 +1,4 @@
-"""A small corpus and two streams of it that ran without interruption, made once a session."""
+"""A small corpus and three streams of it that ran without interruption, made once a session."""
 
 from pathlib import Path
 
@@ -38,4 +38,15 @@ def finite(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallStrea
     recipe = write_recipe(corpus / "finite.yaml", finite=True)
     folder = tmp_path_factory.mktemp("finite") / "stream"
     facts = run(recipe, folder)
+    return SmallStream(recipe=recipe, folder=folder, tree=tree(folder), facts=facts)
+
+
+@pytest.fixture(scope="session")
+def narrow(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallStream:
+    """Return a finite stream that takes many advances if they are small; here it took one."""
+    changes = [("interleave: 3", "interleave: 1"), ("16KiB", "4KiB")]
+    recipe = write_recipe(corpus / "narrow.yaml", finite=True, changes=changes)
+    folder = tmp_path_factory.mktemp("narrow") / "stream"
+    facts = run(recipe, folder)
+    assert facts["advances"] == 1
     return SmallStream(recipe=recipe, folder=folder, tree=tree(folder), facts=facts)
