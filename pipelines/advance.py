@@ -20,21 +20,26 @@ def build_advance(
 ) -> PCollection:
     """Wire the graph of an advance.
 
-    With one worker everything behind the first shuffle runs fused, so no token array is ever
-    encoded for a shuffle; with several, a second shuffle keeps the stateful stage from
+    With one worker everything runs fused, so no token array is ever encoded for a shuffle. With
+    several, a shuffle spreads the chunks over them, and another keeps the stateful stage from
     serialising the tokenizer.
 
     Returns:
         Names of the objects that were committed.
     """
-    documents = (
+    lanes = [entry.lane for entry in plan.lanes]
+    items = (
         pipeline
-        | "Lanes" >> beam.Create([entry.lane for entry in plan.lanes])
+        | "Lanes" >> beam.Create(lanes, reshuffle=parallel)
         | "SupplyChunks" >> SupplyChunks(job)
-        | "SpreadChunks" >> beam.Reshuffle()
-        | "ReadDocuments" >> ReadDocuments(job)
     )
-    messages = documents | "TokenizeDocuments" >> TokenizeDocuments(job)
+    if parallel:
+        items = items | "SpreadChunks" >> beam.Reshuffle()
+    messages = (
+        items
+        | "ReadDocuments" >> ReadDocuments(job)
+        | "TokenizeDocuments" >> TokenizeDocuments(job)
+    )
     if parallel:
         messages = messages | "GatherLanes" >> beam.Reshuffle()
     commits = messages | "PackLanes" >> PackLanes(job, drain_bytes=drain_bytes)

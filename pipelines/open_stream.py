@@ -95,7 +95,7 @@ def _create(
 
 def _run_catalog_pipeline(job: CatalogJob, options: PipelineOptions) -> None:
     with running_pipeline(options) as pipeline:
-        datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)))
+        datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)), reshuffle=False)
         _ = datasets | "BuildCatalogs" >> BuildCatalogs(job)
 
 

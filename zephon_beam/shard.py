@@ -41,6 +41,9 @@ document (-1 at the document's end).
 
 Array = npt.NDArray[Any]
 
+_SEGMENT_RECORD = np.dtype(
+    [(name, np.dtype(dtype).newbyteorder("<")) for name, dtype in SEGMENT_COLUMNS.items()]
+)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
@@ -101,22 +104,22 @@ class ShardHeader:
 def row_digests(samples: Samples) -> list[bytes]:
     """Hash the logical content of every row, 16 bytes each.
 
-    A row's content is its tokens, its loss mask and its segment values; the number of segments
-    is hashed too, so no two different rows share an encoding.
+    A row's content is its tokens, the number of its segments, each segment's values in the order
+    of `SEGMENT_COLUMNS`, and its loss mask if it has one; all little-endian.
     """
     tokens = np.ascontiguousarray(samples.tokens).astype(_little(samples.tokens.dtype), copy=False)
-    columns = [
-        np.ascontiguousarray(samples.segments[name]).astype(_little(dtype), copy=False)
-        for name, dtype in SEGMENT_COLUMNS.items()
-    ]
+    records = np.empty(samples.segment_offsets[-1], _SEGMENT_RECORD)
+    for name in SEGMENT_COLUMNS:
+        records[name] = samples.segments[name]
+    segments = memoryview(records.view(np.uint8).data)
+    width = _SEGMENT_RECORD.itemsize
     bounds = samples.segment_offsets.tolist()
     digests = []
     for row in range(len(samples)):
         first, last = bounds[row], bounds[row + 1]
         state = blake2b(tokens[row].data, digest_size=DIGEST_BYTES)
         state.update((last - first).to_bytes(4, "little"))
-        for column in columns:
-            state.update(column[first:last].data)
+        state.update(segments[first * width : last * width])
         if samples.loss_mask is not None:
             state.update(np.ascontiguousarray(samples.loss_mask[row]).data)
         digests.append(state.digest())
