@@ -1,5 +1,7 @@
 """One advance: the graph, and running it to its end."""
 
+from typing import Any
+
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
@@ -17,7 +19,7 @@ from zephon_beam.plan import Plan
 
 def build_advance(
     pipeline: beam.Pipeline, job: StreamJob, plan: Plan, *, parallel: bool, drain_bytes: int
-) -> PCollection:
+) -> PCollection[Any]:
     """Wire the graph of an advance.
 
     With one worker everything runs fused, so no token array is ever encoded for a shuffle. With
@@ -46,9 +48,7 @@ def build_advance(
     return commits | "WriteShards" >> WriteShards(job)
 
 
-def run_advance(
-    job: StreamJob, plan: Plan, options: PipelineOptions, *, drain_bytes: int
-) -> None:
+def run_advance(job: StreamJob, plan: Plan, options: PipelineOptions, *, drain_bytes: int) -> None:
     """Run an advance and wait for its end.
 
     Raises:

@@ -17,7 +17,7 @@ from transforms.hugging_face import (
 )
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
 from zephon_beam.catalog.table import Catalog
-from zephon_beam.errors import DriftError, RecipeError
+from zephon_beam.errors import CorruptObjectError, DriftError, RecipeError, SourceError
 from zephon_beam.fingerprint import differences, fingerprint, recipe_identity
 from zephon_beam.layout import MANIFEST, catalog_name
 from zephon_beam.manifest import (
@@ -55,7 +55,7 @@ def open_or_create(recipe: Recipe, stream: str, options: PipelineOptions) -> Ope
         DriftError: the stream belongs to another recipe, tokenizer or source content.
     """
     store = open_store(stream)
-    paths = [list_files(dataset.patterns) for dataset in recipe.datasets.values()]
+    paths = _list_sources(recipe)
     roots = tuple(data_root(dataset.patterns) for dataset in recipe.datasets.values())
     if not store.exists(MANIFEST):
         _create(recipe, store, paths, roots, options)
@@ -64,9 +64,18 @@ def open_or_create(recipe: Recipe, stream: str, options: PipelineOptions) -> Ope
     catalogs = _open_catalogs(recipe, store)
     for name, root, listed, catalog in zip(recipe.datasets, roots, paths, catalogs, strict=True):
         _refuse_source_drift(name, root, listed, catalog)
-    return OpenStream(
-        store=store, manifest=manifest, recipe=recipe, roots=roots, catalogs=catalogs
-    )
+    return OpenStream(store=store, manifest=manifest, recipe=recipe, roots=roots, catalogs=catalogs)
+
+
+def _list_sources(recipe: Recipe) -> list[list[str]]:
+    """List the files of each data set, in recipe order."""
+    paths = []
+    for name, dataset in recipe.datasets.items():
+        try:
+            paths.append(list_files(dataset.patterns))
+        except (RecipeError, SourceError) as error:
+            raise type(error)(f"datasets.{name}: {error}") from error
+    return paths
 
 
 def _create(
@@ -78,6 +87,7 @@ def _create(
 ) -> None:
     """Scan the sources, store the catalogs and write `stream.json`."""
     tokenizer = load_tokenizer(recipe.tokenizer)
+    _special_ids(recipe.tokenizer, tokenizer)
     formats = []
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
         formats.append(resolve_format(dataset.format, listed))
@@ -100,8 +110,17 @@ def _run_catalog_pipeline(job: CatalogJob, options: PipelineOptions) -> None:
 
 
 def _open_catalogs(recipe: Recipe, store: Store) -> tuple[Catalog, ...]:
-    names = [catalog_name(name) for name in recipe.dataset_names]
-    return tuple(Catalog.from_buffer(store.open_mmap(name), name) for name in names)
+    catalogs = []
+    for name in map(catalog_name, recipe.dataset_names):
+        try:
+            catalogs.append(Catalog.from_buffer(store.open_mmap(name), name))
+        except FileNotFoundError as error:
+            raise CorruptObjectError(
+                f"{name} must exist beside {MANIFEST}, found none in {store.uri!r}; the order of "
+                "its sources can no longer be known; restore it from a copy, or run the recipe "
+                "into a new place, which writes the same bytes"
+            ) from error
+    return tuple(catalogs)
 
 
 def _describe(
@@ -129,7 +148,7 @@ def _describe(
             recipe.datasets.items(), roots, catalogs, strict=True
         )
     ]
-    eos = _resolve("eos", recipe.tokenizer.eos, tokenizer, recipe.tokenizer)
+    bos, eos, pad = _special_ids(recipe.tokenizer, tokenizer)
     return Manifest(
         name=recipe.name,
         fingerprint=fingerprint(
@@ -143,14 +162,23 @@ def _describe(
         samples_per_shard=recipe.shard_samples,
         token_dtype="uint16" if tokenizer.vocab_size <= _UINT16_VOCABULARY else "uint32",
         vocab_size=tokenizer.vocab_size,
-        pad_id=_pad(recipe.tokenizer, tokenizer, eos),
+        pad_id=pad,
         eos_id=eos,
-        bos_id=_resolve("bos", recipe.tokenizer.bos, tokenizer, recipe.tokenizer),
+        bos_id=bos,
         has_loss_mask=False,
         tokenizer_digest=digest,
         recipe=recipe_to_mapping(recipe),
         datasets=datasets,
     )
+
+
+def _special_ids(
+    recipe: TokenizerRecipe, tokenizer: HuggingFaceTokenizer
+) -> tuple[int | None, int | None, int]:
+    """Return the ids of `bos`, `eos` and padding."""
+    bos = _resolve("bos", recipe.bos, tokenizer, recipe)
+    eos = _resolve("eos", recipe.eos, tokenizer, recipe)
+    return bos, eos, _pad(recipe, tokenizer, eos)
 
 
 def _resolve(

@@ -35,7 +35,7 @@ def parse_beam_options(flags: Sequence[str]) -> PipelineOptions:
     if standard.runner in (None, "direct"):
         standard.runner = "FnApiRunner"
     if unknown and standard.runner not in _PORTABLE_RUNNERS:
-        known = [text for action in parser._actions for text in action.option_strings]  # noqa: SLF001
+        known = [text for action in parser._actions for text in action.option_strings]
         name = unknown[0].split("=", 1)[0]
         hint = nearest(name, known)
         raise RecipeError(

@@ -139,9 +139,7 @@ def _next_plan(
             "samples; shards that were counted are missing; check the stream with "
             "`zephon-beam verify`"
         )
-    plan = Plan(
-        advance=position.next_advance, fingerprint=opened.manifest.fingerprint, lanes=lanes
-    )
+    plan = Plan(advance=position.next_advance, fingerprint=opened.manifest.fingerprint, lanes=lanes)
     name = plan_name(plan.advance)
     # Of two drivers the loser runs the winner's plan.
     opened.store.put_if_absent(name, encode_plan(plan), lambda _stored, _computed: True)
@@ -198,9 +196,7 @@ def _refuse_empty_datasets(opened: OpenStream, position: Position) -> None:
             )
 
 
-def _facts(
-    opened: OpenStream, first_samples: int, advances: int, seconds: float
-) -> dict[str, Any]:
+def _facts(opened: OpenStream, first_samples: int, advances: int, seconds: float) -> dict[str, Any]:
     """Sum up a run from what is stored."""
     found = inspect_stream(opened.store.uri)
     new = max(0, found["samples"] - first_samples)

@@ -84,9 +84,7 @@ def make_config(source: Source, **changes: Any) -> LaneConfig:
         "has_loss_mask": False,
         "interleave": 2,
         "chunk_totals": tuple(source.chunk_counts),
-        "phases": (
-            MixingPhase(start=0, weights=integer_weights([Decimal(w) for w in weights])),
-        ),
+        "phases": (MixingPhase(start=0, weights=integer_weights([Decimal(w) for w in weights])),),
         "unit": "tokens",
         "stop_when_exhausted": False,
         "overlong": "split",
@@ -136,9 +134,7 @@ def run_shuffled(
     return drafts
 
 
-def restarted(
-    config: LaneConfig, process: LaneProcess, payloads: Iterable[bytes]
-) -> LaneProcess:
+def restarted(config: LaneConfig, process: LaneProcess, payloads: Iterable[bytes]) -> LaneProcess:
     """Continue a process from its encoded state, in arbitrary order of what waits."""
     state: LaneState = decode_state(encode_state(process.state()), "state")
     again = LaneProcess(config, 0, state)

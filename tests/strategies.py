@@ -43,9 +43,7 @@ def _source(datasets: int, seed: int) -> Source:
 def lane_options(draw: st.DrawFn, source: Source) -> dict[str, Any]:
     """Draw every choice that a lane's configuration offers for a source."""
     count = len(source.chunk_counts)
-    weights = draw(
-        st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any)
-    )
+    weights = draw(st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any))
     phases = [MixingPhase(start=0, weights=tuple(weights))]
     if draw(st.booleans()):
         phases.append(MixingPhase(start=draw(st.integers(1, 12)), weights=tuple(weights[::-1])))
@@ -60,7 +58,5 @@ def lane_options(draw: st.DrawFn, source: Source) -> dict[str, Any]:
         "unit": draw(st.sampled_from(["tokens", "documents"])),
         "stop_when_exhausted": draw(st.booleans()),
         "max_segments": draw(st.sampled_from([None, 1, 3])),
-        "group_of_dataset": draw(
-            st.sampled_from([(0,) * count, tuple(range(count))])
-        ),
+        "group_of_dataset": draw(st.sampled_from([(0,) * count, tuple(range(count))])),
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -27,7 +28,7 @@ class CatalogJob:
     roots: tuple[str, ...]
 
 
-class BuildCatalogs(beam.PTransform):
+class BuildCatalogs(beam.PTransform[Any, Any]):
     """List and scan the files of each data set and write its catalog into the stream.
 
     Element types: in int (place of the data set), out str (name of the catalog).
@@ -44,7 +45,7 @@ class BuildCatalogs(beam.PTransform):
         super().__init__()
         self._job = job
 
-    def expand(self, datasets: PCollection) -> PCollection:
+    def expand(self, datasets: PCollection[Any]) -> PCollection[Any]:
         """Scan files in parallel, then write one catalog for each data set."""
         return (
             datasets

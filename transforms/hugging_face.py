@@ -34,7 +34,7 @@ class HuggingFaceTokenizer:
         try:
             description = json.loads(content)
             self._backend = Backend.from_buffer(content)
-        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        except Exception as error:
             raise RecipeError(
                 f"tokenizer.path must be a Hugging Face tokenizer.json, got {name!r}: {error}; "
                 "save one with `tokenizer.save(...)`"
@@ -117,7 +117,7 @@ def load_tokenizer(
     found = tokenizer_digest(content)
     if expected_digest is not None and found != expected_digest:
         raise DriftError(
-            f"tokenizer: expected {expected_digest}, found {found} ({path}); with another tokenizer "
-            "the stream would go on with other tokens; restore the file, or start a new stream"
+            f"tokenizer: expected {expected_digest}, found {found} ({path}); with another one the "
+            "stream would go on with other tokens; restore the file, or start a new stream"
         )
     return HuggingFaceTokenizer(content, allow_special=recipe.allow_special, name=str(path))

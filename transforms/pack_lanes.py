@@ -6,7 +6,8 @@ back what is left. Drains happen when enough has gathered and when the timer of 
 When a drain happens changes nothing but time: the lane process is a Kahn process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
@@ -32,7 +33,7 @@ from zephon_beam.shard import encode_shard
 DEFAULT_DRAIN_BYTES = 16 * 1024 * 1024
 
 
-class PackLanes(beam.PTransform):
+class PackLanes(beam.PTransform[Any, Any]):
     """Turn the parts of each lane into shards, lane states and the lane's carry.
 
     Element types: in tuple[int, LaneMessage], out LaneCommit; keyed by lane, any order. The
@@ -49,7 +50,7 @@ class PackLanes(beam.PTransform):
         self._job = job
         self._drain_bytes = drain_bytes
 
-    def expand(self, messages: PCollection) -> PCollection:
+    def expand(self, messages: PCollection[Any]) -> PCollection[Any]:
         """Run one lane process for each key."""
         return messages | "MixAndPack" >> beam.ParDo(_PackLane(self._job, self._drain_bytes))
 
@@ -74,11 +75,11 @@ class _PackLane(beam.DoFn):
     def process(
         self,
         element: tuple[int, LaneMessage],
-        timestamp=beam.DoFn.TimestampParam,  # noqa: ANN001 - Beam inspects these defaults
-        state=beam.DoFn.StateParam(STATE),  # noqa: ANN001
-        parts=beam.DoFn.StateParam(PARTS),  # noqa: ANN001
-        gathered=beam.DoFn.StateParam(GATHERED),  # noqa: ANN001
-        timer=beam.DoFn.TimerParam(ROUND),  # noqa: ANN001
+        timestamp: Any = beam.DoFn.TimestampParam,
+        state: Any = beam.DoFn.StateParam(STATE),
+        parts: Any = beam.DoFn.StateParam(PARTS),
+        gathered: Any = beam.DoFn.StateParam(GATHERED),
+        timer: Any = beam.DoFn.TimerParam(ROUND),
     ) -> Iterator[LaneCommit]:
         """Keep what arrived; drain when enough has gathered."""
         lane, (kind, payload) = element
@@ -92,17 +93,17 @@ class _PackLane(beam.DoFn):
                 parts.add(waiting)
                 arrived += len(waiting)
         if arrived >= threshold and state.read() is not None:
-            process, left = yield from self._drain(lane, state, parts)
+            _, left = yield from self._drain(lane, state, parts)
             arrived, threshold = 0, max(self._drain_bytes, left)
         gathered.write((arrived, threshold))
 
     @on_timer(ROUND)
     def close_round(
         self,
-        lane=beam.DoFn.KeyParam,  # noqa: ANN001
-        state=beam.DoFn.StateParam(STATE),  # noqa: ANN001
-        parts=beam.DoFn.StateParam(PARTS),  # noqa: ANN001
-        gathered=beam.DoFn.StateParam(GATHERED),  # noqa: ANN001
+        lane: Any = beam.DoFn.KeyParam,
+        state: Any = beam.DoFn.StateParam(STATE),
+        parts: Any = beam.DoFn.StateParam(PARTS),
+        gathered: Any = beam.DoFn.StateParam(GATHERED),
     ) -> Iterator[LaneCommit]:
         """Drain, and finish the lane's share of the advance if its supply is complete.
 
@@ -129,7 +130,7 @@ class _PackLane(beam.DoFn):
         carry = encode_carry(head, [waiting[key][1] for key in order])
         yield carry_commit(lane, self._plan.advance, carry)
 
-    def _accept_head(self, lane: int, payload: bytes, state) -> list[bytes]:  # noqa: ANN001
+    def _accept_head(self, lane: int, payload: bytes, state: Any) -> list[bytes]:
         """Set the lane state from its head; return the parts that waited in a carry."""
         plan = self._plan.lane(lane)
         if plan.head_kind != "carry":
@@ -139,7 +140,9 @@ class _PackLane(beam.DoFn):
         state.write(encode_state(head.state))
         return payloads
 
-    def _drain(self, lane: int, state, parts):  # noqa: ANN001, ANN202 - a generator with a result
+    def _drain(
+        self, lane: int, state: Any, parts: Any
+    ) -> Generator[LaneCommit, None, tuple[LaneProcess, int]]:
         """Offer all parts, commit full shards, write back the rest.
 
         Yields:
@@ -198,7 +201,7 @@ def supply_is_complete(
     return True
 
 
-def _decoded(payloads) -> Iterator[tuple[SequencePart, bytes]]:  # noqa: ANN001
+def _decoded(payloads: Iterable[bytes]) -> Iterator[tuple[SequencePart, bytes]]:
     for payload in payloads:
         yield decode_part(payload), payload
 

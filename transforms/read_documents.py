@@ -1,6 +1,7 @@
 """ReadDocuments: from pointers to the documents of a part, in the order of its permutation."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -10,12 +11,13 @@ from apache_beam.pvalue import PCollection
 from transforms.lane_items import HEAD_ITEM, LaneDocuments, SupplyItem
 from transforms.stream_job import StreamJob
 from zephon_beam.chunk_order import document_order
+from zephon_beam.errors import BadRecordError, DriftError, SourceError
 from zephon_beam.sequences import PartKey
 from zephon_beam.sources.documents import Documents
 from zephon_beam.sources.read_part import read_part
 
 
-class ReadDocuments(beam.PTransform):
+class ReadDocuments(beam.PTransform[Any, Any]):
     """Read each supplied part once, and load each lane's head.
 
     Element types: in tuple[int, SupplyItem], out tuple[int, LaneDocuments]; stateless.
@@ -33,7 +35,7 @@ class ReadDocuments(beam.PTransform):
         super().__init__()
         self._job = job
 
-    def expand(self, items: PCollection) -> PCollection:
+    def expand(self, items: PCollection[Any]) -> PCollection[Any]:
         """Read where the pointers are."""
         return items | "ReadParts" >> beam.ParDo(_ReadParts(self._job))
 
@@ -70,13 +72,23 @@ class _ReadParts(beam.DoFn):
         if position is None:
             raise ValueError(f"plan supplies chunk {key.number} beyond the last pass of {name!r}")
         pass_number, chunk = position
-        documents = read_part(
-            self._catalogs[key.dataset],
-            job.roots[key.dataset],
-            chunk,
-            key.part,
-            text_field=job.recipe.datasets[name].text,
-        )
+        try:
+            documents = read_part(
+                self._catalogs[key.dataset],
+                job.roots[key.dataset],
+                chunk,
+                key.part,
+                text_field=job.recipe.datasets[name].text,
+            )
+        except BadRecordError as error:
+            raise BadRecordError(
+                f"datasets.{name}: {error}",
+                file=error.file,
+                locator=error.locator,
+                reason=error.reason,
+            ) from error
+        except (DriftError, SourceError) as error:
+            raise type(error)(f"datasets.{name}: {error}") from error
         order = document_order(
             seed=job.recipe.seed,
             dataset=name,
@@ -88,7 +100,9 @@ class _ReadParts(beam.DoFn):
         )
         self._source_bytes.inc(documents.source_bytes)
         self._documents.inc(len(documents.texts))
-        return LaneDocuments(key=key, pass_number=pass_number, documents=_permuted(documents, order))
+        return LaneDocuments(
+            key=key, pass_number=pass_number, documents=_permuted(documents, order)
+        )
 
 
 def _permuted(documents: Documents, order: np.ndarray) -> Documents:

@@ -1,6 +1,7 @@
 """SupplyChunks: from lanes to the parts that an advance supplies to each of them."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -10,7 +11,7 @@ from transforms.lane_items import HEAD_ITEM, SupplyItem
 from transforms.stream_job import StreamJob
 
 
-class SupplyChunks(beam.PTransform):
+class SupplyChunks(beam.PTransform[Any, Any]):
     """Emit a lane's head and its share of the plan, as pointers.
 
     Element types: in int (lane), out tuple[int, SupplyItem]; bounded. The event time of every
@@ -24,7 +25,7 @@ class SupplyChunks(beam.PTransform):
         super().__init__()
         self._job = job
 
-    def expand(self, lanes: PCollection) -> PCollection:
+    def expand(self, lanes: PCollection[Any]) -> PCollection[Any]:
         """Read the plan where the lanes are processed."""
         return lanes | "ReadPlan" >> beam.ParDo(_SupplyLane(self._job))
 
@@ -38,7 +39,8 @@ class _SupplyLane(beam.DoFn):
 
     def process(self, lane: int) -> Iterator[tuple[int, SupplyItem]]:
         round_number = self._job.advance
-        yield TimestampedValue((lane, HEAD_ITEM), round_number)
+        # Beam unwraps timestamps; its type hints name what is inside.
+        yield TimestampedValue((lane, HEAD_ITEM), round_number)  # type: ignore[misc]
         for entry in self._plan.lane(lane).supply:
             item = (entry.dataset, entry.number, entry.first_part, entry.part_count)
-            yield TimestampedValue((lane, item), round_number)
+            yield TimestampedValue((lane, item), round_number)  # type: ignore[misc]

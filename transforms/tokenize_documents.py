@@ -1,6 +1,7 @@
 """TokenizeDocuments: from documents to flat token arrays."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -14,7 +15,7 @@ from zephon_beam.sequences import SequencePart, encode_part
 from zephon_beam.tokenizer import Framing, Tokenizer, frame_documents
 
 
-class TokenizeDocuments(beam.PTransform):
+class TokenizeDocuments(beam.PTransform[Any, Any]):
     """Tokenize the documents of each part and frame them by `bos` and `eos`.
 
     Element types: in tuple[int, LaneDocuments], out tuple[int, LaneMessage]; stateless.
@@ -30,7 +31,7 @@ class TokenizeDocuments(beam.PTransform):
         super().__init__()
         self._job = job
 
-    def expand(self, documents: PCollection) -> PCollection:
+    def expand(self, documents: PCollection[Any]) -> PCollection[Any]:
         """Tokenize a part at a time."""
         return documents | "TokenizeParts" >> beam.ParDo(_TokenizeParts(self._job))
 

@@ -6,6 +6,7 @@ is absent, and an object that exists must hold what was computed again.
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -35,7 +36,7 @@ def end_commit(lane: int, samples: int) -> LaneCommit:
     return "end", lane, -1, samples, b"", b""
 
 
-class WriteShards(beam.PTransform):
+class WriteShards(beam.PTransform[Any, Any]):
     """Create the objects of each commit; a shard's state comes before the shard.
 
     Element types: in LaneCommit, out str (name of the object that completed the commit).
@@ -51,7 +52,7 @@ class WriteShards(beam.PTransform):
         super().__init__()
         self._job = job
 
-    def expand(self, commits: PCollection) -> PCollection:
+    def expand(self, commits: PCollection[Any]) -> PCollection[Any]:
         """Commit one element at a time."""
         return commits | "Commit" >> beam.ParDo(_Commit(self._job))
 

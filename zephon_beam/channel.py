@@ -131,7 +131,7 @@ class Channel:
             length = view.lengths[document] - offset
             if length > self._seq_len:
                 if self._overlong == "split":
-                    return self._cut(slot, view, length)
+                    return self._cut(slot, view)
                 if not self._shorten(slot, view, length):
                     continue
                 length = self._seq_len
@@ -151,7 +151,7 @@ class Channel:
         self.slots = list(slots)
         self.counters = counters
 
-    def _cut(self, slot: Slot, view: View, length: int) -> Piece:
+    def _cut(self, slot: Slot, view: View) -> Piece:
         """Take the first `seq_len` of the tokens that are left of a longer document."""
         piece = (view, slot.document, slot.offset, self._seq_len)
         slot.offset += self._seq_len

@@ -25,7 +25,9 @@ class SourceError(ZephonBeamError):
 class BadRecordError(SourceError, ValueError):
     """One document is permanently unusable: bad UTF-8, bad JSON, a missing or wrong field."""
 
-    def __init__(self, message: str, *, file: str = "", locator: int = -1, reason: str = "") -> None:
+    def __init__(
+        self, message: str, *, file: str = "", locator: int = -1, reason: str = ""
+    ) -> None:
         super().__init__(message)
         self.file = file
         self.locator = locator

@@ -80,9 +80,7 @@ class Permutation:
         self._half = (bits + 1) // 2
         self._mask = (1 << self._half) - 1
         material = keyed_digest("permutation", *key, size=8 * _ROUNDS)
-        self._keys = [
-            int.from_bytes(material[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS)
-        ]
+        self._keys = [int.from_bytes(material[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS)]
 
     def __len__(self) -> int:
         """Return the number of places."""

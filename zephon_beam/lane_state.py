@@ -144,9 +144,7 @@ SCHEMA: Any = _record(
         ),
         (
             "bins",
-            _array(
-                _record("BinState", [("group", "int"), ("created", "long"), ("pieces", "int")])
-            ),
+            _array(_record("BinState", [("group", "int"), ("created", "long"), ("pieces", "int")])),
         ),
         ("packs", _array("int")),
         ("token_bytes", "int"),
@@ -254,7 +252,7 @@ def decode_state(data: bytes | memoryview, name: str) -> LaneState:
 def same_state(stored: bytes, computed: bytes) -> bool:
     """Say whether two encodings hold the same state, whichever library version wrote them."""
     try:
-        return _single(stored, "stored state") == _single(computed, "computed state")
+        return bool(_single(stored, "stored state") == _single(computed, "computed state"))
     except CorruptObjectError:
         return False
 

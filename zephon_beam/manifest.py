@@ -1,7 +1,7 @@
 """`stream.json`: what a stream is, written once when it is created.
 
 Holds the recipe, its fingerprint and everything that was derived from the sources, so that a
-reader needs neither the recipe file nor the tokenizer. It is data: nothing in it is imported or run.
+reader needs neither the recipe file nor the tokenizer. It is data: nothing in it is imported.
 """
 
 import json
@@ -84,8 +84,8 @@ def read_manifest(store: Store) -> Manifest:
         version = raw["format_version"]
         if version != FORMAT_VERSION:
             raise CorruptObjectError(
-                f"{store.uri}/{MANIFEST}: format version must be {FORMAT_VERSION}, got {version!r}; "
-                "use the version of zephon-beam that created the stream"
+                f"{store.uri}/{MANIFEST}: format version must be {FORMAT_VERSION}, got "
+                f"{version!r}; use the version of zephon-beam that created the stream"
             )
         datasets = [DatasetManifest(**entry) for entry in raw.pop("datasets")]
         return Manifest(**raw, datasets=datasets)

@@ -94,9 +94,7 @@ def decode_part(data: bytes) -> SequencePart:
         reader = pa.ipc.open_stream(pa.py_buffer(data))
         metadata = {key.decode(): int(value) for key, value in reader.schema.metadata.items()}
         batch = reader.read_next_batch()
-        key = PartKey(
-            dataset=metadata["dataset"], number=metadata["number"], part=metadata["part"]
-        )
+        key = PartKey(dataset=metadata["dataset"], number=metadata["number"], part=metadata["part"])
         tokens = batch.column("tokens")
         has_mask = "loss_mask" in batch.schema.names
         return SequencePart(

@@ -45,6 +45,7 @@ _SEGMENT_RECORD = np.dtype(
     [(name, np.dtype(dtype).newbyteorder("<")) for name, dtype in SEGMENT_COLUMNS.items()]
 )
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
     """Consecutive samples of one lane as flat arrays; immutable by convention.

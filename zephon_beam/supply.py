@@ -190,9 +190,7 @@ class SupplyPlanner:
             SlotState(number=FREE, part=0, document=0, offset=0)
             for _ in range(self._config.interleave)
         ]
-        return DatasetState(
-            next_number=0, turn=0, slots=slots, taken=0, counters=DatasetCounters()
-        )
+        return DatasetState(next_number=0, turn=0, slots=slots, taken=0, counters=DatasetCounters())
 
 
 def _merged(entries: Sequence[SupplyEntry]) -> Iterator[SupplyEntry]:

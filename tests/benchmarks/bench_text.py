@@ -111,7 +111,7 @@ def main() -> None:
         folder = Path(name)
         written = write_corpus(folder, megabytes)
         print(f"{written / 1e6:.1f} MB of text")
-        print(f"{'run':10} {'tokens':>12} {'cpu s':>8} {'wall s':>8} {'tokens/cpu s':>13} {'MB peak':>8}")
+        print("run              tokens    cpu s   wall s  tokens/cpu s  MB peak")
         for _ in range(ROUNDS):
             rows = {run.__name__: _in_child(run, folder) for run in (run_bare, run_pipeline)}
             for label, row in rows.items():
@@ -121,7 +121,9 @@ def main() -> None:
                 )
             pair = [row["tokens_per_cpu_second"] for row in rows.values()]
             ratios.append(pair[1] / pair[0])
-    print(f"pipeline / bare, tokens per CPU-second: {sorted(ratios)[len(ratios) // 2]:.3f} median of")
+    print(
+        f"pipeline / bare, tokens per CPU-second: {sorted(ratios)[len(ratios) // 2]:.3f} median of"
+    )
     print("  " + ", ".join(f"{ratio:.3f}" for ratio in ratios))
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lanes import (
+    Source,
     draft_bytes,
     make_config,
     make_source,
@@ -21,7 +22,9 @@ from zephon_beam.sequences import encode_part
 
 
 @given(data=st.data(), source=sources(), seed=st.integers(0, 2**32))
-def test_arrival_repetition_cuts_and_restarts_change_no_byte(data, source, seed):
+def test_arrival_repetition_cuts_and_restarts_change_no_byte(
+    data: st.DataObject, source: Source, seed: int
+) -> None:
     """Shards and states equal those of one run in order, for every choice of policies."""
     config = make_config(source, **data.draw(lane_options(source)))
     expected = [draft_bytes(draft) for draft in run_in_order(config, source)]
@@ -29,7 +32,7 @@ def test_arrival_repetition_cuts_and_restarts_change_no_byte(data, source, seed)
 
 
 @given(data=st.data(), source=sources())
-def test_every_lane_state_resumes_to_the_same_rest(data, source):
+def test_every_lane_state_resumes_to_the_same_rest(data: st.DataObject, source: Source) -> None:
     """From the state after any shard, with everything supplied anew, the rest is the same."""
     config = make_config(source, **data.draw(lane_options(source)))
     drafts = run_in_order(config, source)
@@ -42,7 +45,7 @@ def test_every_lane_state_resumes_to_the_same_rest(data, source):
 
 
 @given(data=st.data(), source=sources())
-def test_every_token_is_accounted_for(data, source):
+def test_every_token_is_accounted_for(data: st.DataObject, source: Source) -> None:
     """Read tokens are those in packs, truncated ones and dropped ones, exactly, per data set."""
     options = data.draw(lane_options(source))
     config = make_config(source, **{**options, "stop_when_exhausted": False})
@@ -63,7 +66,7 @@ def test_every_token_is_accounted_for(data, source):
 
 
 @given(data=st.data(), source=sources())
-def test_split_documents_are_delivered_whole_and_once(data, source):
+def test_split_documents_are_delivered_whole_and_once(data: st.DataObject, source: Source) -> None:
     """With `split` the segments of all packs hold every token once, in place, cuts linked."""
     options = data.draw(lane_options(source))
     options |= {"overlong": "split", "stop_when_exhausted": False}
@@ -88,7 +91,9 @@ def test_split_documents_are_delivered_whole_and_once(data, source):
 
 
 @given(seed=st.integers(0, 2**32), weights=st.lists(st.integers(1, 9), min_size=2, max_size=4))
-def test_shares_stay_within_a_few_rows_of_the_weights_at_every_prefix(seed, weights):
+def test_shares_stay_within_a_few_rows_of_the_weights_at_every_prefix(
+    seed: int, weights: list[int]
+) -> None:
     """Every prefix of pulls keeps each share, with documents a thousand rows long."""
     seq_len, rng = 8, random.Random(seed)
     documents = [
@@ -113,7 +118,7 @@ def test_shares_stay_within_a_few_rows_of_the_weights_at_every_prefix(seed, weig
 
 
 @given(data=st.data(), source=sources())
-def test_state_is_bounded_whatever_the_progress(data, source):
+def test_state_is_bounded_whatever_the_progress(data: st.DataObject, source: Source) -> None:
     """A state holds the places of open chunks and at most the tokens of open bins and packs."""
     options = data.draw(lane_options(source))
     config = make_config(source, **options)
@@ -128,7 +133,7 @@ def test_state_is_bounded_whatever_the_progress(data, source):
         assert len(state.pieces.tokens) <= bound
 
 
-def test_a_blocked_lane_names_the_part_it_waits_for_and_takes_nothing_else():
+def test_a_blocked_lane_names_the_part_it_waits_for_and_takes_nothing_else() -> None:
     """The choice is made before looking at what arrived: other data sets do not step in."""
     source = make_source([[[[4, 4]], [[4, 4]]], [[[4, 4]], [[4, 4]]]])
     config = make_config(source, interleave=1, packing="concat", samples_per_shard=1, seq_len=4)
@@ -142,7 +147,7 @@ def test_a_blocked_lane_names_the_part_it_waits_for_and_takes_nothing_else():
     assert len(process.waiting()) == 2
 
 
-def test_used_up_and_repeated_parts_are_refused():
+def test_used_up_and_repeated_parts_are_refused() -> None:
     """A part is accepted once while it is needed, and never after it was used up."""
     source = make_source([[[[4]], [[4]]]])
     config = make_config(source, interleave=1, samples_per_shard=1, seq_len=4)
@@ -155,7 +160,7 @@ def test_used_up_and_repeated_parts_are_refused():
     assert process.waiting() == []
 
 
-def test_state_survives_encoding():
+def test_state_survives_encoding() -> None:
     """Decoding and encoding again gives the same bytes."""
     source = make_source([[[[5, 30, 2]]], [[[7]]]])
     for draft in run_in_order(make_config(source, samples_per_shard=1), source):

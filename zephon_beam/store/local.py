@@ -135,7 +135,7 @@ def _link_new(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _unnamed_file(folder: Path) -> Iterator[tuple[int, str | None]]:
-    """Yield (descriptor, None) of a file without a name, or (descriptor, name) without O_TMPFILE."""
+    """Yield (descriptor, None) of a file without a name; without O_TMPFILE, (descriptor, name)."""
     try:
         file = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o644)
     except AttributeError:

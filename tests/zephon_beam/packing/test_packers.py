@@ -23,14 +23,14 @@ def spans(pack: list) -> list[tuple[int, int, int]]:
     return [(document, offset, length) for _, document, offset, length in pack]
 
 
-def test_best_fit_takes_the_tightest_bin_that_fits():
+def test_best_fit_takes_the_tightest_bin_that_fits() -> None:
     """Of spaces 2 and 5, a piece of 2 goes into the 2 and fills it."""
     packs = Packs(8)
     add_all(BestFit(packs, 4, split=False), [6, 3, 2])
     assert [spans(pack) for pack in packs.closed] == [[(0, 0, 6), (2, 0, 2)]]
 
 
-def test_best_fit_prefers_the_bin_that_reached_a_space_first():
+def test_best_fit_prefers_the_bin_that_reached_a_space_first() -> None:
     """Bin 1 has 2 left before bin 0 does, so it gets the piece of 2, also after a restore."""
     for restored in (False, True):
         packs = Packs(8)
@@ -45,7 +45,7 @@ def test_best_fit_prefers_the_bin_that_reached_a_space_first():
         assert [spans(pack) for pack in packs.closed] == [[(1, 0, 6), (3, 0, 2)]]
 
 
-def test_best_fit_closes_the_fullest_bin_when_none_fits():
+def test_best_fit_closes_the_fullest_bin_when_none_fits() -> None:
     """With two bins open and no room, the fuller one is closed, padded."""
     packs = Packs(8)
     packer = BestFit(packs, 2, split=False)
@@ -54,7 +54,7 @@ def test_best_fit_closes_the_fullest_bin_when_none_fits():
     assert [row.space for row in packer.bins()] == [1, 3]
 
 
-def test_best_fit_split_fills_the_closing_bin():
+def test_best_fit_split_fills_the_closing_bin() -> None:
     """The closing bin takes the first tokens of the piece; the rest goes into a bin of its own."""
     packs = Packs(8)
     packer = BestFit(packs, 2, split=True)
@@ -63,7 +63,7 @@ def test_best_fit_split_fills_the_closing_bin():
     assert sorted(row.space for row in packer.bins()) == [3, 3]
 
 
-def test_first_fit_takes_the_oldest_bin_that_fits():
+def test_first_fit_takes_the_oldest_bin_that_fits() -> None:
     """Of two bins with room the older one is taken, although the other is tighter."""
     packs = Packs(8)
     packer = FirstFit(packs, 4)
@@ -71,7 +71,7 @@ def test_first_fit_takes_the_oldest_bin_that_fits():
     assert [row.space for row in packer.bins()] == [1, 3]
 
 
-def test_concat_cuts_wherever_a_row_ends():
+def test_concat_cuts_wherever_a_row_ends() -> None:
     """Rows are full and pieces go on in the next one."""
     packs = Packs(4)
     packer = Concat(packs)
@@ -84,15 +84,17 @@ def test_concat_cuts_wherever_a_row_ends():
 
 
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
-def test_max_segments_closes_a_row_early(method):
+def test_max_segments_closes_a_row_early(method: str) -> None:
     """A row never holds more segments than allowed."""
     packs = Packs(8)
-    packer = Concat(packs, 2) if method == "concat" else BestFit(packs, 2, split=False, max_segments=2)
+    packer = (
+        Concat(packs, 2) if method == "concat" else BestFit(packs, 2, split=False, max_segments=2)
+    )
     add_all(packer, [1, 1, 1, 1, 1])
     assert [len(pack) for pack in packs.closed] == [2, 2]
 
 
-def test_the_published_example_cuts_three_documents_or_one():
+def test_the_published_example_cuts_three_documents_or_one() -> None:
     """Length 8, documents 14, 7, 5, 2, 3: concat cuts 3 of 5 documents, best_fit 1 of 5.
 
     Source: the worked example of "Fewer Truncations Improve Language Modeling" (2024).
