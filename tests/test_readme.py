@@ -1,0 +1,85 @@
+"""README stays true: the demo prints the digest it states, and its code and recipe work."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.recipe_file import load_recipe
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def code_blocks(language: str) -> list[str]:
+    """Return the code blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run the demo once and keep its stream."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.main", "demo", "--keep", str(folder), "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+    )
+    return {**json.loads(done.stdout), "stream": folder / "stream"}
+
+
+def test_demo_prints_the_digest_that_readme_states(demo: dict[str, Any]) -> None:
+    """Corpus, tokenizer, order and formats are those that README was written for."""
+    assert re.findall(r"stream digest: (\w+)", README) == [demo["stream_digest"]]
+
+
+def test_trainer_code_reads_the_demo_stream(demo: dict[str, Any]) -> None:
+    """The code for trainers runs as it stands, and its state goes on where it was saved."""
+    (code,) = code_blocks("python")
+    code = code.replace("/data/streams/web-code", str(demo["stream"]))
+    seen: list[int] = []
+
+    class EnoughError(Exception):
+        """Ends the endless loop."""
+
+    def train(input_ids: Any, labels: Any, position_ids: Any, cu_seqlens: Any) -> None:
+        assert input_ids.shape == labels.shape == position_ids.shape == (8, 1024)
+        assert cu_seqlens[-1] == 8 * 1024
+        seen.append(1)
+        if len(seen) % 3 == 0:
+            raise EnoughError
+
+    checkpoint: dict[str, Any] = {}
+    names = {"rank": 0, "world": 3, "checkpoint": checkpoint, "train": train, "time_to_save": True}
+    for _ in range(2):
+        with pytest.raises(EnoughError):
+            exec(compile(code, "README.md", "exec"), names)
+    assert checkpoint["data"]["microbatch"] == 4
+
+
+def test_recipe_is_accepted(tmp_path: Path) -> None:
+    """The recipe is complete and spelt right."""
+    (text,) = code_blocks("yaml")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    recipe = load_recipe(str(path))
+    assert recipe.dataset_names == ("web", "code")
+
+
+def test_paths_named_in_the_map_exist() -> None:
+    """Every module and folder that the map of the code names is there."""
+    block = README[README.index("pipelines/            what runs") : README.index("tests/        ")]
+    for line in block.splitlines():
+        names, _, _ = line.strip().partition("   ")
+        for name in names.split(","):
+            stem = name.strip()
+            folders = [ROOT, ROOT / "zephon_beam", ROOT / "pipelines"]
+            options = [base / stem for base in folders] + [base / f"{stem}.py" for base in folders]
+            assert not stem or any(path.exists() for path in options), stem
