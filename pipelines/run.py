@@ -1,7 +1,7 @@
 """`run`: advance a stream until it is as long as wanted."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -13,16 +13,17 @@ from pipelines.recipe_file import load_recipe
 from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
-from zephon_beam.errors import SourceError, ZephonBeamError
+from zephon_beam.errors import CorruptObjectError, SourceError, ZephonBeamError
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.lane_config import make_lane_config
+from zephon_beam.lane_state import LaneState
 from zephon_beam.layout import plan_name
 from zephon_beam.limits import resolve_until_samples
 from zephon_beam.plan import Plan, decode_plan, encode_plan
-from zephon_beam.position import Position, is_complete, read_position
+from zephon_beam.position import Position, is_complete, read_position, read_state
 from zephon_beam.recipe import Recipe
 from zephon_beam.sample_order import SampleOrder
-from zephon_beam.supply import SupplyPlanner
+from zephon_beam.supply import LaneHead, SupplyPlanner
 
 DEFAULT_ADVANCE_BYTES = 128 * 1024 * 1024
 
@@ -103,6 +104,7 @@ def run_stream(
             )
 
     report()
+    _refuse_empty_datasets(opened, position)
     while not position.finished and (until is None or position.complete_samples < until):
         plan = _next_plan(opened, planner, position, advance_bytes, until)
         job = StreamJob(
@@ -114,7 +116,9 @@ def run_stream(
         _refuse_empty_datasets(opened, position)
         advances += 1
         report()
-    return _facts(opened, first_samples, advances, time.monotonic() - started)
+    found = inspect_stream(opened.store.uri)
+    _refuse_holes(opened, position, found)
+    return _facts(found, first_samples, advances, time.monotonic() - started)
 
 
 def _make_planner(opened: OpenStream) -> SupplyPlanner:
@@ -177,28 +181,56 @@ def _plan_or_none(opened: OpenStream, advance: int) -> Plan | None:
 
 def _refuse_empty_datasets(opened: OpenStream, position: Position) -> None:
     """Stop when a whole pass over a data set gave no token, instead of searching for ever."""
-    states = [head.state for head in position.heads if head.state is not None]
-    if len(states) < len(position.heads):
+    states = [_last_state(opened, head) for head in position.heads]
+    if any(
+        state is None and not (head.ended and head.length == 0)
+        for state, head in zip(states, position.heads, strict=True)
+    ):
         return
     for dataset, frozen in enumerate(opened.manifest.datasets):
-        saved = [state.datasets[dataset] for state in states]
-        opened_chunks = sum(entry.next_number for entry in saved)
+        saved = [
+            (lane, state.datasets[dataset])
+            for lane, state in enumerate(states)
+            if state is not None
+        ]
+        is_opened = not saved or any(entry.next_number for _, entry in saved)
         whole_pass = all(
             entry.next_number * opened.manifest.lanes + lane >= frozen.chunk_count
-            for lane, entry in enumerate(saved)
+            for lane, entry in saved
         )
-        tokens = sum(entry.counters.read_tokens for entry in saved)
-        if opened_chunks and whole_pass and tokens == 0:
+        tokens = sum(entry.counters.read_tokens for _, entry in saved)
+        if is_opened and whole_pass and tokens == 0:
             raise SourceError(
                 f"datasets.{frozen.name} must give at least one token in a pass, got none from "
-                f"{frozen.chunk_count} chunks; the mixture would wait for it for ever; check its "
-                "files and its text field, or give it weight 0"
+                f"{frozen.chunk_count} chunks; the mixture would lack it or wait for it for ever; "
+                "check its files and its text field, or give it weight 0, and run the recipe into "
+                "a new place"
             )
 
 
-def _facts(opened: OpenStream, first_samples: int, advances: int, seconds: float) -> dict[str, Any]:
+def _last_state(opened: OpenStream, head: LaneHead) -> LaneState | None:
+    """Return the state that a lane stands at, also when it has ended; None without one."""
+    if not head.ended or head.length == 0:
+        return head.state
+    shard = (head.length - 1) // opened.manifest.samples_per_shard
+    return read_state(opened.store, head.lane, shard)
+
+
+def _refuse_holes(opened: OpenStream, position: Position, found: Mapping[str, Any]) -> None:
+    """Stop when shards are missing that later ones, carries or ends count."""
+    if found["complete_samples"] < position.complete_samples:
+        raise CorruptObjectError(
+            f"shards must exist for the {position.complete_samples} complete samples that the "
+            f"lanes count, found {found['complete_samples']} in {opened.store.uri!r}; readers "
+            "would stop there; delete the folders advances, carry and end of the stream and run "
+            "the recipe again, which computes what is missing and compares what is there"
+        )
+
+
+def _facts(
+    found: Mapping[str, Any], first_samples: int, advances: int, seconds: float
+) -> dict[str, Any]:
     """Sum up a run from what is stored."""
-    found = inspect_stream(opened.store.uri)
     new = max(0, found["samples"] - first_samples)
     tokens = found["tokens"]
     new_tokens = tokens * new // found["samples"] if found["samples"] else 0

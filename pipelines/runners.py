@@ -1,6 +1,7 @@
 """Runners: how a graph is handed to an engine, and what happens when a worker process dies."""
 
 import _thread
+import logging
 import shlex
 import sys
 import threading
@@ -23,6 +24,19 @@ from zephon_beam.errors import ZephonBeamError
 
 _WORKER_THREAD = "run_worker"
 """Name that Beam gives to the threads that wait for a worker process."""
+_TALKATIVE = (
+    "apache_beam.runners.common",
+    "apache_beam.runners.worker.sdk_worker",
+    "apache_beam.runners.worker.data_plane",
+    "apache_beam.runners.portability.fn_api_runner.fn_runner",
+    "apache_beam.runners.portability.local_job_service",
+    "apache_beam.runners.portability.portable_runner",
+)
+_NEEDLESS = (
+    "zephon_beam.errors.",
+    "If direct_num_workers is not equal to 1",
+    "No semi_persistent_directory found",
+)
 
 
 @contextmanager
@@ -33,7 +47,8 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         ZephonBeamError: what a worker met, named as it was there; or that a worker died.
     """
     try:
-        with _watched_workers(), beam.Pipeline(runner=_runner(options), options=options) as built:
+        pipeline = beam.Pipeline(runner=_runner(options), options=options)
+        with _told_once(), _watched_workers(), pipeline as built:
             yield built
     except Exception as error:
         cause = find_cause(error)
@@ -59,6 +74,37 @@ def _runner(options: PipelineOptions) -> PipelineRunner | str:
     # A runner ignores its default environment while the mode asks for one of its own.
     direct.direct_running_mode = "in_memory"
     return FnApiRunner(default_environment=environment)
+
+
+class _ToldOnce(logging.Filter):
+    """Drops what Beam logs of an error that is raised anyway, and notes on how we start workers."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        ours = record.exc_info is not None and _holds_ours(record.exc_info[1])
+        return not (ours or any(part in text for part in _NEEDLESS))
+
+
+def _holds_ours(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ZephonBeamError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Keep a user's mistake from being a page of tracebacks before its one line."""
+    quiet = _ToldOnce()
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    for logger in loggers:
+        logger.addFilter(quiet)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(quiet)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 The commit protocol. Advance k is complete when every lane in its plan has carry k or has ended,
 and every shard that a carry counts exists; otherwise plan k is run again. If an object that a plan
-starts from is gone, lanes go on from whichever is further of their newest carry and the last lane
-state of their gapless run of shards; ties go to the carry.
+starts from is gone or damaged, lanes go on from whichever is further of their newest carry and the
+last lane state of their gapless run of shards; ties go to the carry.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from zephon_beam.carry import decode_carry_head
 from zephon_beam.errors import CorruptObjectError
-from zephon_beam.lane_state import decode_state
+from zephon_beam.lane_state import LaneState, decode_state
 from zephon_beam.layout import (
     carry_name,
     end_name,
@@ -81,13 +81,13 @@ def read_position(store: Store, manifest: Manifest) -> Position:
         return Position(
             heads=heads, lengths=lengths, next_advance=newest + 1, pending=None, previous=plan
         )
-    heads_exist = all(e.head_name is None or store.exists(e.head_name) for e in plan.lanes)
+    can_run = all(_can_run(store, newest, entry) for entry in plan.lanes)
     heads = tuple(furthest_head(store, manifest, lane, lengths[lane]) for lane in lanes)
     return Position(
         heads=heads,
         lengths=lengths,
         next_advance=newest + 1,
-        pending=plan if heads_exist else None,
+        pending=plan if can_run else None,
         previous=None,
     )
 
@@ -148,6 +148,18 @@ def _lane_is_complete(store: Store, manifest: Manifest, advance: int, entry: Lan
     return all(store.exists(shard_name(entry.lane, shard)) for shard in range(first, last))
 
 
+def _can_run(store: Store, advance: int, entry: LanePlan) -> bool:
+    """Say whether a lane's share of a plan can be run again and lead to a carry of its number."""
+    if store.exists(carry_name(entry.lane, advance)):
+        # A carry is created once; a damaged one would stay in the place of the one made now.
+        return _carry_head(store, entry.lane, advance) is not None
+    if entry.head_kind == "carry":
+        return _carry_head(store, entry.lane, entry.head_number) is not None
+    if entry.head_kind == "state":
+        return read_state(store, entry.lane, entry.head_number) is not None
+    return True
+
+
 def _head_samples(store: Store, entry: LanePlan) -> int:
     """Samples in shards where a lane's share of a plan starts; 0 if that object is gone."""
     if entry.head_kind == "carry":
@@ -178,13 +190,19 @@ def _carry_head(store: Store, lane: int, number: int) -> LaneHead | None:
 def _state_head(store: Store, lane: int, shards: int) -> LaneHead:
     """Return the newest readable state within a gapless run of shards."""
     for shard in range(shards - 1, -1, -1):
-        name = state_name(lane, shard)
-        try:
-            state = decode_state(store.get(name), name)
-        except (FileNotFoundError, CorruptObjectError):
-            continue
-        return LaneHead(lane=lane, kind="state", number=shard, state=state)
+        state = read_state(store, lane, shard)
+        if state is not None:
+            return LaneHead(lane=lane, kind="state", number=shard, state=state)
     return _fresh_or_ended(lane, None)
+
+
+def read_state(store: Store, lane: int, shard: int) -> LaneState | None:
+    """Return the lane state after a shard; None if it is missing or damaged."""
+    name = state_name(lane, shard)
+    try:
+        return decode_state(store.get(name), name)
+    except (FileNotFoundError, CorruptObjectError):
+        return None
 
 
 def _fresh_or_ended(lane: int, length: int | None) -> LaneHead:

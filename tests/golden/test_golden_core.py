@@ -84,13 +84,13 @@ CHUNKS_OF_LANE_1 = {
 }
 DOCUMENTS = [11, 9, 2, 5, 8, 10, 0, 3, 1, 6, 4, 7]
 FINGERPRINT = "734fd931998b9b6d34b863b1da7df643"
-STREAM = "be3330e0cfcfc9bf07c6c7b96d6f2f4a"
+STREAM = "153603833ad46b583c65112df0a97534"
 SHARDS = {
-    "0/0": ("a33be10ddcb476a4ab3f5fc792ca265b", "974aea5870582ac1", "79063d24c26f6cb4"),
-    "0/1": ("55b6e157242ea2c4b33c6e25be8db449", "b9d9fc95b8b14f76", "5f7163fff4cb185f"),
-    "1/0": ("c7641a96d22dde8c1327624c88c61c2b", "2aa55044bc680f6b", "52681e6ca62292e1"),
-    "1/1": ("369998d5e7468b39b796406de242f929", "3caa83efee516e6b", "033e4753d3278a39"),
-    "1/2": ("ba8db1f6cd51b07e600a629a681994ef", "24ae6ad9e73463c5", "5d9f1c81087920ee"),
+    "0/0": ("965a1c305eb54aaa4296a903027318a0", "3f1f17d19ab6a24f", "1a1ac10ee2902b95"),
+    "0/1": ("cde4fafb062aee59c18342ce68b8f6d1", "936bf43a16725fdb", "1c4fc56fda6ad803"),
+    "1/0": ("b244e94d3ae374e4e5ae0f7d45399c7d", "3161d608194a19eb", "2f7ecb8ada13b191"),
+    "1/1": ("8775989bfaa5f3c33b678096318ec487", "2a0e12fa617a654c", "fc023b25a0ee7213"),
+    "1/2": ("c075eb967081cafeb0466bbe2fca8339", "9e1c49f604a8f53c", "3bfe9e2891a060be"),
 }
 """(logical digest, digest of the shard's file, digest of the lane state after it)."""
 
