@@ -123,7 +123,6 @@ class _PackLane(beam.DoFn):
         order = process.waiting()
         head = CarryHead(
             advance=self._plan.advance,
-            ended=False,
             state=process.state(),
             waiting=[_describe(waiting[key][0]) for key in order],
         )

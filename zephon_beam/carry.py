@@ -31,7 +31,6 @@ class CarryHead:
     """A lane after an advance: its state, and what waits for it."""
 
     advance: int
-    ended: bool
     state: LaneState
     waiting: list[WaitingPart]
 
@@ -44,7 +43,6 @@ _SCHEMA: list[Any] = [
         "fields": [
             {"name": "format_version", "type": "int"},
             {"name": "advance", "type": "int"},
-            {"name": "ended", "type": "boolean"},
             {"name": "state", "type": STATE_SCHEMA},
             {
                 "name": "waiting",
@@ -81,7 +79,6 @@ def encode_carry(head: CarryHead, payloads: Sequence[bytes]) -> bytes:
     record = {
         "format_version": FORMAT_VERSION,
         "advance": head.advance,
-        "ended": head.ended,
         "state": state_to_record(head.state),
         "waiting": [
             {**asdict(part.key), "last": part.last, "source_bytes": part.source_bytes}
@@ -134,7 +131,6 @@ def _head(record: Any, name: str) -> CarryHead:
     ]
     return CarryHead(
         advance=record["advance"],
-        ended=record["ended"],
         state=state_from_record(record["state"], name),
         waiting=waiting,
     )
