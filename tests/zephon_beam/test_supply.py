@@ -1,0 +1,209 @@
+"""Supply: guesses that always make progress, end, and never change what a lane makes."""
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.lanes import draft_bytes
+from zephon_beam.carry import WaitingPart
+from zephon_beam.catalog.scan import FileScan
+from zephon_beam.catalog.table import Catalog, build_catalog
+from zephon_beam.chunk_order import ChunkOrder
+from zephon_beam.lane import LaneProcess
+from zephon_beam.lane_config import LaneConfig
+from zephon_beam.mixing import MixingPhase, integer_weights
+from zephon_beam.sequences import PartKey, SequencePart
+from zephon_beam.supply import LaneHead, SupplyPlanner
+
+LANES, SEQ_LEN, SHARD = 2, 32, 4
+
+
+class World:
+    """Sources that exist only as catalogs, and lanes that are supplied by plans."""
+
+    def __init__(
+        self,
+        row_groups: list[list[int]],
+        *,
+        passes: int | None,
+        weights: list[int],
+        interleave: int,
+    ) -> None:
+        """Make a data set of row groups, by rows, for each list."""
+        self.catalogs = [_catalog(place, rows) for place, rows in enumerate(row_groups)]
+        self.orders = [
+            ChunkOrder(
+                seed=1,
+                dataset=f"d{place}",
+                chunk_count=catalog.chunk_count,
+                lanes=LANES,
+                shuffle=True,
+                passes=passes,
+            )
+            for place, catalog in enumerate(self.catalogs)
+        ]
+        self.config = _config(self.catalogs, passes=passes, weights=weights, interleave=interleave)
+        self.planner = SupplyPlanner(self.config, self.catalogs, self.orders)
+
+    def part(self, lane: int, key: PartKey) -> SequencePart:
+        """Make the content of a part from its place in the source."""
+        position = self.orders[key.dataset].position(lane, key.number)
+        assert position is not None
+        pass_number, chunk = position
+        catalog = self.catalogs[key.dataset]
+        parts = catalog.part_count(chunk)
+        assert key.part < parts
+        row = catalog.chunk(chunk)
+        rows = min(catalog.part_rows, row.stop - row.start - key.part * catalog.part_rows)
+        lengths = [5 + (chunk * 7 + key.part * 5 + r * 3) % 50 for r in range(rows)]
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        return SequencePart(
+            key=key,
+            last=key.part == parts - 1,
+            pass_number=pass_number,
+            source_bytes=catalog.part_source_bytes(chunk, key.part),
+            tokens=np.full(offsets[-1], chunk % 60_000, np.uint16),
+            offsets=offsets,
+            files=np.zeros(rows, np.uint32),
+            locators=np.arange(rows, dtype=np.int64),
+            outputs=np.zeros(rows, np.uint32),
+        )
+
+    def run(self, until: int | None, advance_bytes: int) -> tuple[list[list[Any]], int, int]:
+        """Advance until every lane is there; return the drafts, the advances and the supply."""
+        drafts: list[list[Any]] = [[] for _ in range(LANES)]
+        heads = [LaneHead(lane=lane, kind="none", number=-1, state=None) for lane in range(LANES)]
+        advances = supplied = 0
+        while plans := self.planner.plan(heads, advance_bytes=advance_bytes, until_samples=until):
+            advances += 1
+            assert advances < 500
+            for plan in plans:
+                head = heads[plan.lane]
+                process = LaneProcess(self.config, plan.lane, head.state)
+                keys = [part.key for part in head.waiting]
+                new = [
+                    PartKey(dataset=entry.dataset, number=entry.number, part=part)
+                    for entry in plan.supply
+                    for part in range(entry.first_part, entry.first_part + entry.part_count)
+                ]
+                assert len(set(keys + new)) == len(keys) + len(new)
+                supplied += len(new)
+                for key in keys + new:
+                    assert process.offer(self.part(plan.lane, key))
+                drafts[plan.lane].extend(process.take_shards())
+                assert new or process.ended
+                heads[plan.lane] = _head(self, plan.lane, process, advances)
+        return drafts, advances, supplied
+
+
+def _head(world: World, lane: int, process: LaneProcess, number: int) -> LaneHead:
+    waiting = tuple(
+        WaitingPart(key=key, last=False, source_bytes=world.part(lane, key).source_bytes)
+        for key in process.waiting()
+    )
+    return LaneHead(
+        lane=lane,
+        kind="carry",
+        number=number,
+        state=process.state(),
+        waiting=waiting,
+        ended=process.ended,
+    )
+
+
+def _catalog(place: int, rows: list[int]) -> Catalog:
+    groups = tuple((count, count * 100) for count in rows)
+    scan = FileScan(
+        path=f"/d/{place}.parquet", size=sum(rows) * 90, identity="x", row_groups=groups
+    )
+    data = build_catalog(f"d{place}", "parquet", "/d", [scan], chunk_bytes=1000)
+    return Catalog.from_buffer(data, "catalog")
+
+
+def _config(
+    catalogs: list[Catalog], *, passes: int | None, weights: list[int], interleave: int
+) -> LaneConfig:
+    totals = tuple(None if passes is None else passes * c.chunk_count for c in catalogs)
+    return LaneConfig(
+        fingerprint="f" * 32,
+        lanes=LANES,
+        seq_len=SEQ_LEN,
+        samples_per_shard=SHARD,
+        token_dtype="uint16",
+        pad_id=0,
+        has_loss_mask=False,
+        interleave=interleave,
+        chunk_totals=totals,
+        phases=(MixingPhase(start=0, weights=integer_weights([Decimal(w) for w in weights])),),
+        unit="tokens",
+        stop_when_exhausted=False,
+        overlong="split",
+        packing="best_fit",
+        open_bins=4,
+        max_segments=None,
+        group_of_dataset=(0,) * len(catalogs),
+    )
+
+
+def flat(drafts: list[list[Any]], lengths: list[int]) -> list[list[Any]]:
+    """Return what is stored of each lane, up to a number of shards."""
+    return [
+        [draft_bytes(draft) for draft in lane[:count]]
+        for lane, count in zip(drafts, lengths, strict=True)
+    ]
+
+
+row_groups = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size=1, max_size=3)
+
+
+@settings(max_examples=25)
+@given(row_groups, st.integers(1, 5), st.integers(1, 30_000), st.booleans())
+def test_any_advance_size_ends_with_the_same_stream(
+    groups: list[list[int]], interleave: int, advance_bytes: int, finite: bool
+) -> None:
+    """From 1 byte to everything at once: the target is reached, and shards and states agree."""
+    options: dict[str, Any] = {
+        "passes": 2 if finite else None,
+        "weights": list(range(1, len(groups) + 1)),
+        "interleave": interleave,
+    }
+    until = None if finite else 40
+    world = World(groups, **options)
+    reference, _, _ = world.run(until, 1 << 30)
+    drafts, _, _ = world.run(until, advance_bytes)
+    common = [min(len(a), len(b)) for a, b in zip(reference, drafts, strict=True)]
+    assert flat(drafts, common) == flat(reference, common)
+    if finite:
+        assert [len(lane) for lane in drafts] == [len(lane) for lane in reference]
+    else:
+        assert all(count * SHARD >= 40 // LANES for count in common)
+
+
+def test_a_limited_run_takes_few_advances_and_supplies_little_too_much() -> None:
+    """With room enough a target takes one or two advances, and a small one little supply."""
+    world = World([[40] * 200, [60] * 100], passes=None, weights=[7, 3], interleave=4)
+    _, advances, much = world.run(4000, 1 << 30)
+    assert advances <= 3
+    _, advances, little = world.run(40, 1 << 30)
+    assert advances <= 3
+    assert little < much / 5
+
+
+def test_targets_are_whole_shards_of_every_lane() -> None:
+    """A prefix of N samples needs the first N // lanes of each lane, rounded up to shards."""
+    planner = World([[5]], passes=1, weights=[1], interleave=1).planner
+    assert [planner.lane_target(9, lane) for lane in range(LANES)] == [8, 4]
+    assert planner.lane_target(None, 0) is None
+
+
+@pytest.mark.parametrize("weights", [[1, 0], [0, 1]])
+def test_data_sets_of_weight_0_are_not_supplied(weights: list[int]) -> None:
+    """What is never taken is never read."""
+    world = World([[5, 5], [5, 5]], passes=None, weights=weights, interleave=1)
+    fresh = [LaneHead(lane=lane, kind="none", number=-1, state=None) for lane in range(LANES)]
+    for plan in world.planner.plan(fresh, advance_bytes=1 << 20, until_samples=8):
+        assert {entry.dataset for entry in plan.supply} == {weights.index(1)}
