@@ -1,8 +1,8 @@
 """Runners: how a graph is handed to an engine, and what happens when a worker process dies."""
 
-import _thread
 import logging
 import shlex
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import (
     DirectOptions,
     PipelineOptions,
@@ -47,8 +48,12 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         ZephonBeamError: what a worker met, named as it was there; or that a worker died.
     """
     try:
-        pipeline = beam.Pipeline(runner=_runner(options), options=options)
-        with _told_once(), _watched_workers(), pipeline as built:
+        with (
+            _chosen_runner(options) as runner,
+            _told_once(),
+            _watched_workers(),
+            beam.Pipeline(runner=runner, options=options) as built,
+        ):
             yield built
     except Exception as error:
         cause = find_cause(error)
@@ -57,8 +62,9 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         raise cause from error
 
 
-def _runner(options: PipelineOptions) -> PipelineRunner | str:
-    """Return the runner that the options name.
+@contextmanager
+def _chosen_runner(options: PipelineOptions) -> Iterator[PipelineRunner | str]:
+    """Yield the runner that the options name.
 
     Worker processes of the in-process engine are started by our own entry point: the working
     directory is not on their path, and they end when their parent does.
@@ -66,14 +72,19 @@ def _runner(options: PipelineOptions) -> PipelineRunner | str:
     direct = options.view_as(DirectOptions)
     name = options.view_as(StandardOptions).runner
     if name != "FnApiRunner" or direct.direct_running_mode != "multi_processing":
-        return str(name)
+        yield str(name)
+        return
     root = str(Path(__file__).resolve().parent.parent)
     script = f"import sys; sys.path[:1] = [{root!r}]; from pipelines.worker import main; main()"
     command = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(script)}"
     environment = SubprocessSDKEnvironment.from_command_string(command_string=command)
-    # A runner ignores its default environment while the mode asks for one of its own.
+    # A runner ignores its default environment while the mode asks for one of its own; the options
+    # are the caller's, who runs more than one pipeline with them.
     direct.direct_running_mode = "in_memory"
-    return FnApiRunner(default_environment=environment)
+    try:
+        yield FnApiRunner(default_environment=environment)
+    finally:
+        direct.direct_running_mode = "multi_processing"
 
 
 class _ToldOnce(logging.Filter):
@@ -107,33 +118,54 @@ def _told_once() -> Iterator[None]:
             logger.removeFilter(quiet)
 
 
+class _WorkerDiedError(Exception):
+    """Raised in the main thread, wherever it waits."""
+
+
 @contextmanager
 def _watched_workers() -> Iterator[None]:
     """Turn the death of a worker process into an error.
 
-    The in-process engine waits for ever for a worker that is gone; it only raises in the thread
-    that waited for the process. That is noticed here, and the waiting main thread interrupted.
+    When a worker is gone the in-process engine fails with whatever broke first, or waits for ever;
+    it says so only in the thread that waited for the process. That is noticed here, and a signal
+    takes the main thread out of its wait.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    main = threading.get_ident()
     deaths: list[str] = []
+    left = threading.Event()
     previous = threading.excepthook
 
     def notice(failure: threading.ExceptHookArgs) -> None:
         if failure.thread is not None and failure.thread.name == _WORKER_THREAD:
             deaths.append(str(failure.exc_value))
-            _thread.interrupt_main()
-        else:
+            if not left.is_set():
+                signal.pthread_kill(main, signal.SIGUSR1)
+        elif not isinstance(failure.exc_value, grpc.RpcError):
             previous(failure)
 
+    def interrupt(_number: int, _frame: object) -> None:
+        if not left.is_set():
+            left.set()
+            raise _WorkerDiedError
+
     threading.excepthook = notice
+    handler = signal.signal(signal.SIGUSR1, interrupt)
     try:
         yield
-    except KeyboardInterrupt:
-        if not deaths:
+    except Exception as error:
+        left.set()
+        if not deaths and not isinstance(error, grpc.RpcError):
             raise
+        reason = deaths[0] if deaths else "its connection broke"
         raise ZephonBeamError(
-            f"worker process must stay alive while the job runs: {deaths[0]}; it may have run out "
-            "of memory or was killed; the stream is intact; run it again, with fewer workers or a "
+            f"worker process must stay alive while the job runs: {reason}; it may have run out of "
+            "memory or was killed; the stream is intact; run it again, with fewer workers or a "
             "smaller --advance-bytes if it repeats"
-        ) from None
+        ) from error
     finally:
+        left.set()
+        signal.signal(signal.SIGUSR1, handler)
         threading.excepthook = previous

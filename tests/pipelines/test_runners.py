@@ -1,0 +1,78 @@
+"""Runners: worker processes are used, start safely, and are missed when they die."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+
+from pipelines.options import parse_beam_options
+from pipelines.runners import running_pipeline
+from zephon_beam.errors import RecipeError, ZephonBeamError
+
+FLAGS = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+
+
+class _NoteProcess(beam.DoFn):
+    """Leaves a file named after the process that ran it."""
+
+    def __init__(self, folder: str, seconds: float) -> None:
+        self._folder = folder
+        self._seconds = seconds
+
+    def process(self, element: int) -> Iterator[int]:
+        (Path(self._folder) / str(os.getpid())).touch()
+        time.sleep(self._seconds)
+        yield element
+
+
+def run(folder: Path, options: object, seconds: float = 0.0) -> set[int]:
+    """Run a small pipeline and return the processes that took part."""
+    with running_pipeline(options) as pipeline:  # type: ignore[arg-type]
+        numbers = pipeline | beam.Create(range(16))
+        _ = numbers | beam.ParDo(_NoteProcess(str(folder), seconds))
+    return {int(path.name) for path in folder.iterdir()}
+
+
+def test_every_pipeline_of_a_run_uses_worker_processes(tmp_path: Path) -> None:
+    """Options serve several pipelines: the second one must not fall back to this process."""
+    options = parse_beam_options(FLAGS)
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        processes = run(folder, options)
+        assert processes
+        assert os.getpid() not in processes
+
+
+def test_the_death_of_a_worker_is_an_error_not_a_hang(tmp_path: Path) -> None:
+    """The engine itself would wait for ever for a worker that was killed."""
+
+    def kill_one() -> None:
+        while not any(tmp_path.iterdir()):
+            time.sleep(0.05)
+        os.kill(int(next(tmp_path.iterdir()).name), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    with pytest.raises(ZephonBeamError, match=r"worker process must stay alive.*run it again"):
+        run(tmp_path, parse_beam_options(FLAGS), seconds=1.0)
+    killer.join()
+
+
+def test_unknown_flags_are_refused_with_the_nearest_one() -> None:
+    """Beam itself would drop a misspelt flag in silence."""
+    with pytest.raises(RecipeError, match="did you mean --direct_num_workers"):
+        parse_beam_options(["--direct_num_worker=2"])
+    with pytest.raises(RecipeError, match="Beam option"):
+        parse_beam_options(["--direct_num_workers=two"])
+
+
+def test_the_default_runner_is_the_in_process_engine() -> None:
+    """No other runner is tried, nothing is downloaded; `direct` is its name for users."""
+    for flags in ([], ["--runner=direct"]):
+        assert parse_beam_options(flags).get_all_options()["runner"] == "FnApiRunner"
