@@ -22,6 +22,7 @@ from tests.pipelines.small_streams import (
     tree,
     write_recipe,
 )
+from transforms.lane_items import HEAD, PART
 from transforms.tokenize_documents import TokenizeDocuments
 from zephon_beam.keyed import Permutation, keyed_int
 
@@ -60,7 +61,11 @@ class _ShuffleBundle(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         count = len(self._arrived)
-        twice = [place for place in range(count) if keyed_int(self._seed, place) % 3 == 0]
+        twice = [
+            place
+            for place, ((_, (kind, _)), _) in enumerate(self._arrived)
+            if kind == HEAD or keyed_int(self._seed, place) % 3 == 0
+        ]
         places = [*range(count), *twice]
         for place in Permutation(len(places), self._seed, "arrivals").all().tolist():
             element, timestamp = self._arrived[places[place]]
@@ -78,7 +83,7 @@ def test_arrival_order_and_repetition_change_no_byte(
     seed: int,
     run_options: dict[str, Any],
 ) -> None:
-    """Parts and heads in any order, a third of them twice, drained late, early or in between."""
+    """Parts and heads in any order, heads and a third of the parts twice, drained late, early or in between."""
     monkeypatch.setattr(ShuffleArrivals, "seed", seed)
     monkeypatch.setattr("pipelines.advance.TokenizeDocuments", ShuffleArrivals)
     run(endless.recipe, tmp_path / "s", until_samples=UNTIL_SAMPLES, **run_options)
@@ -90,10 +95,11 @@ def test_the_arrivals_of_that_test_are_really_out_of_order() -> None:
     bundle = _ShuffleBundle(1)
     bundle.start_bundle()
     for place in range(30):
-        bundle.process(place, 0)
-    emitted = [value.value for value in bundle.finish_bundle()]
+        bundle.process((0, (HEAD if place < 3 else PART, bytes([place]))), 0)
+    emitted = [value.value[1][1][0] for value in bundle.finish_bundle()]
     assert sorted(set(emitted)) == list(range(30))
     assert len(emitted) > 30
+    assert all(emitted.count(place) == 2 for place in range(3))
     firsts = list(dict.fromkeys(emitted))
     assert firsts != sorted(firsts)
     assert firsts[0] != 0
@@ -109,7 +115,6 @@ def test_the_arrivals_of_that_test_are_really_out_of_order() -> None:
             {"options": [*REPEATED, *THREADS], "drain_bytes": 50_000, "advance_bytes": 1},
             id="two threads, every bundle twice, small advances",
         ),
-        pytest.param({"options": PROCESSES}, id="two processes"),
         pytest.param({"options": EMBEDDED}, id="embedded portable runner"),
     ],
 )
@@ -118,6 +123,21 @@ def test_runners_workers_and_retries_change_no_byte(
 ) -> None:
     """The same shards and lane states as one worker in one process."""
     run(endless.recipe, tmp_path / "s", until_samples=UNTIL_SAMPLES, **run_options)
+    assert_same_prefix(tree(tmp_path / "s"), endless.tree)
+
+
+def test_worker_processes_change_no_byte(
+    endless: SmallStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do the work, which this process is made unable to do, and write the same stream."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("tokenized in the driver's process")
+
+    monkeypatch.setattr("transforms.tokenize_documents._TokenizeParts.process", refuse)
+    with pytest.raises(AssertionError, match="driver's process"):
+        run(endless.recipe, tmp_path / "s", until_samples=UNTIL_SAMPLES)
+    run(endless.recipe, tmp_path / "s", until_samples=UNTIL_SAMPLES, options=PROCESSES)
     assert_same_prefix(tree(tmp_path / "s"), endless.tree)
 
 

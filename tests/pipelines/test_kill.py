@@ -152,13 +152,9 @@ def test_the_command_killed_with_its_workers_leaves_none_behind(
         "--direct_num_workers=2",
     ]
     with command([*words, *parallel]) as process:
-        workers: set[int] = set()
-
-        def at_work() -> bool:
-            workers.update(children(process.pid))
-            return len(workers) >= 2 and exists("shards/*/*.arrow")(stream)
-
-        assert wait_until(at_work)
+        assert wait_until(lambda: exists("shards/*/*.arrow")(stream))
+        workers = children(process.pid)
+        assert len(workers) >= 2
         process.send_signal(signal.SIGKILL)
         assert process.wait(DEADLINE_SECS) == -signal.SIGKILL
     assert wait_until(lambda: not any(map(is_running, workers)))
