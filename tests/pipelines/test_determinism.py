@@ -83,7 +83,7 @@ def test_arrival_order_and_repetition_change_no_byte(
     seed: int,
     run_options: dict[str, Any],
 ) -> None:
-    """Parts and heads in any order, heads and a third of the parts twice, drained late, early or in between."""
+    """Parts and heads in any order, many of them twice, drained late, early or in between."""
     monkeypatch.setattr(ShuffleArrivals, "seed", seed)
     monkeypatch.setattr("pipelines.advance.TokenizeDocuments", ShuffleArrivals)
     run(endless.recipe, tmp_path / "s", until_samples=UNTIL_SAMPLES, **run_options)
