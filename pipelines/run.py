@@ -13,17 +13,17 @@ from pipelines.recipe_file import load_recipe
 from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
-from zephon_beam.errors import CorruptObjectError, SourceError, ZephonBeamError
+from zephon_beam.errors import ZephonBeamError
+from zephon_beam.health import refuse_empty_datasets, refuse_holes
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.lane_config import make_lane_config
-from zephon_beam.lane_state import LaneState
 from zephon_beam.layout import plan_name
 from zephon_beam.limits import resolve_until_samples
 from zephon_beam.plan import Plan, decode_plan, encode_plan
-from zephon_beam.position import Position, is_complete, read_position, read_state
+from zephon_beam.position import Position, is_complete, read_position
 from zephon_beam.recipe import Recipe
 from zephon_beam.sample_order import SampleOrder
-from zephon_beam.supply import LaneHead, SupplyPlanner
+from zephon_beam.supply import SupplyPlanner
 
 DEFAULT_ADVANCE_BYTES = 128 * 1024 * 1024
 
@@ -104,7 +104,7 @@ def run_stream(
             )
 
     report()
-    _refuse_empty_datasets(opened, position)
+    refuse_empty_datasets(opened.store, opened.manifest, position)
     while not position.finished and (until is None or position.complete_samples < until):
         plan = _next_plan(opened, planner, position, advance_bytes, until)
         job = StreamJob(
@@ -113,11 +113,11 @@ def run_stream(
         with watched_lanes(opened.store, position, report):
             _run_plan(opened, job, plan, beam_options, drain_bytes)
         position = read_position(opened.store, opened.manifest)
-        _refuse_empty_datasets(opened, position)
+        refuse_empty_datasets(opened.store, opened.manifest, position)
         advances += 1
         report()
     found = inspect_stream(opened.store.uri)
-    _refuse_holes(opened, position, found)
+    refuse_holes(opened.store, position, found["complete_samples"])
     return _facts(found, first_samples, advances, time.monotonic() - started)
 
 
@@ -177,54 +177,6 @@ def _run_plan(
 def _plan_or_none(opened: OpenStream, advance: int) -> Plan | None:
     name = plan_name(advance)
     return decode_plan(opened.store.get(name), name) if opened.store.exists(name) else None
-
-
-def _refuse_empty_datasets(opened: OpenStream, position: Position) -> None:
-    """Stop when a whole pass over a data set gave no token, instead of searching for ever."""
-    states = [_last_state(opened, head) for head in position.heads]
-    if any(
-        state is None and not (head.ended and head.length == 0)
-        for state, head in zip(states, position.heads, strict=True)
-    ):
-        return
-    for dataset, frozen in enumerate(opened.manifest.datasets):
-        saved = [
-            (lane, state.datasets[dataset])
-            for lane, state in enumerate(states)
-            if state is not None
-        ]
-        is_opened = not saved or any(entry.next_number for _, entry in saved)
-        whole_pass = all(
-            entry.next_number * opened.manifest.lanes + lane >= frozen.chunk_count
-            for lane, entry in saved
-        )
-        tokens = sum(entry.counters.read_tokens for _, entry in saved)
-        if is_opened and whole_pass and tokens == 0:
-            raise SourceError(
-                f"datasets.{frozen.name} must give at least one token in a pass, got none from "
-                f"{frozen.chunk_count} chunks; the mixture would lack it or wait for it for ever; "
-                "check its files and its text field, or give it weight 0, and run the recipe into "
-                "a new place"
-            )
-
-
-def _last_state(opened: OpenStream, head: LaneHead) -> LaneState | None:
-    """Return the state that a lane stands at, also when it has ended; None without one."""
-    if not head.ended or head.length == 0:
-        return head.state
-    shard = (head.length - 1) // opened.manifest.samples_per_shard
-    return read_state(opened.store, head.lane, shard)
-
-
-def _refuse_holes(opened: OpenStream, position: Position, found: Mapping[str, Any]) -> None:
-    """Stop when shards are missing that later ones, carries or ends count."""
-    if found["complete_samples"] < position.complete_samples:
-        raise CorruptObjectError(
-            f"shards must exist for the {position.complete_samples} complete samples that the "
-            f"lanes count, found {found['complete_samples']} in {opened.store.uri!r}; readers "
-            "would stop there; delete the folders advances, carry and end of the stream and run "
-            "the recipe again, which computes what is missing and compares what is there"
-        )
 
 
 def _facts(

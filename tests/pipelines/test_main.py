@@ -48,9 +48,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def run_stream(*args: Any, progress: Callable[[Any], None], **options: Any) -> dict[str, Any]:
         noted.append((args, options))
-        for done in (10, 1000):
+        for done, within in ((10, False), (500, True), (1000, False)):
             progress(
-                SimpleNamespace(advance=3, complete_samples=done, until_samples=2000, seconds=1.5)
+                SimpleNamespace(
+                    advance=3,
+                    complete_samples=done,
+                    until_samples=2000,
+                    seconds=1.5,
+                    within_advance=within,
+                )
             )
         return FACTS
 
