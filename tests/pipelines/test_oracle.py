@@ -15,6 +15,8 @@ PASSES = 2
 GOLDEN = Path(__file__).parents[1] / "golden" / "recipe.yaml"
 TWO_PASSES = [("passes: 1", f"passes: {PASSES}"), ("tokenizer.json}", "tokenizer.json, pad: 1}")]
 BINS = "open_bins: 8"
+OFTEN_SAVED = {"advance_bytes": 256 * 1024, "drain_bytes": 64 * 1024}
+"""Several advances and drains: each saves a lane, its open bins too, and restores it."""
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def test_each_pass_delivers_every_document_once(
     recipe = write_recipe(
         corpus / f"{tmp_path.name}.yaml", finite=True, changes=[*TWO_PASSES, *changes]
     )
-    facts = run(recipe, tmp_path / "s")
+    facts = run(recipe, tmp_path / "s", **OFTEN_SAVED)
     assert facts["finished"]
     oracle = Oracle(recipe)
     account = oracle.account(tmp_path / "s")
@@ -95,7 +97,7 @@ def test_shares_follow_the_weights_at_every_row_of_an_endless_stream(
 ) -> None:
     """Within a few rows' tokens, plus those of open bins, in each lane; passes never overlap."""
     recipe = write_recipe(corpus / "shares.yaml")
-    run(recipe, tmp_path / "s", until_samples=1500)
+    run(recipe, tmp_path / "s", until_samples=1500, **OFTEN_SAVED)
     oracle = Oracle(recipe)
     account = oracle.account(tmp_path / "s")
     weights = [0.5, 0.3, 0.2]
