@@ -58,6 +58,7 @@ def open_or_create(recipe: Recipe, stream: str, options: PipelineOptions) -> Ope
     paths = _list_sources(recipe)
     roots = tuple(data_root(dataset.patterns) for dataset in recipe.datasets.values())
     if not store.exists(MANIFEST):
+        _refuse_foreign_folder(store)
         _create(recipe, store, paths, roots, options)
     manifest = read_manifest(store)
     _refuse_recipe_drift(recipe, manifest, store)
@@ -78,6 +79,17 @@ def _list_sources(recipe: Recipe) -> list[list[str]]:
     return paths
 
 
+def _refuse_foreign_folder(store: Store) -> None:
+    """Refuse to create a stream among other files; catalogs alone are left by a crash."""
+    foreign = next((name for name in store.list("") if not name.startswith("catalog/")), None)
+    if foreign is not None:
+        raise RecipeError(
+            f"stream must be an empty or new folder, or one that holds {MANIFEST}, found "
+            f"{foreign!r} in {store.uri!r}; a stream would be mixed with other files; name another "
+            "folder"
+        )
+
+
 def _create(
     recipe: Recipe,
     store: Store,
@@ -90,8 +102,8 @@ def _create(
     _special_ids(recipe.tokenizer, tokenizer)
     formats = []
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
-        formats.append(resolve_format(dataset.format, listed))
         try:
+            formats.append(resolve_format(dataset.format, listed))
             check_columns(formats[-1], listed[0], dataset.text)
         except RecipeError as error:
             raise RecipeError(f"datasets.{name}: {error}") from error

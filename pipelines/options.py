@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
     WorkerOptions,
 )
+from apache_beam.runners.runner import create_runner
 
 from zephon_beam.checks import nearest
 from zephon_beam.errors import RecipeError
@@ -42,10 +43,21 @@ def parse_beam_options(flags: Sequence[str]) -> PipelineOptions:
             f"flag must be one of zephon-beam or of Apache Beam, got {unknown[0]!r}; it would be "
             f"ignored; {f'did you mean {hint}?' if hint else 'see --help'}"
         )
+    _refuse_unknown_runner(str(standard.runner))
     worker = options.view_as(WorkerOptions)
     if worker.max_cache_memory_usage_mb is None or worker.max_cache_memory_usage_mb == 0:
         worker.max_cache_memory_usage_mb = _STATE_CACHE_MB
     return options
+
+
+def _refuse_unknown_runner(name: str) -> None:
+    try:
+        create_runner(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise RecipeError(
+            f"--runner must be direct or a runner of Apache Beam, got {name!r}: {error}; use e.g. "
+            "direct, FlinkRunner or DataflowRunner"
+        ) from error
 
 
 def is_parallel(options: PipelineOptions) -> bool:

@@ -14,6 +14,8 @@ def main() -> None:
     Whoever starts this has put the folder of our packages in front of the path.
     """
     _die_with_parent()
+    # Ctrl-C reaches every process of the terminal; it is the parent's to answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = [entry for entry in sys.path if entry]
     runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
 

@@ -70,6 +70,10 @@ class StreamNotFoundError(ZephonBeamError, FileNotFoundError):
     exit_status = 2
 
 
+class StoreError(ZephonBeamError, OSError):
+    """The store refused or failed: no permission, no space, no folder. A retry may succeed."""
+
+
 class StreamTimeoutError(ZephonBeamError, TimeoutError):
     """The pipeline did not deliver the next samples within the reader's timeout."""
 

@@ -28,8 +28,8 @@ class Store(Protocol):
             DeterminismError: it exists with other content (by bytes, or by `same`).
         """
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Create or overwrite an advisory object atomically."""
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Create or overwrite an advisory object atomically; if `durable`, for good."""
 
     def get(self, name: str) -> bytes:
         """Read a whole object.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
-from zephon_beam.errors import DeterminismError
+from zephon_beam.errors import DeterminismError, StoreError
 from zephon_beam.store.base import SameContent
 
 _TEMPORARY = ".tmp-"
@@ -39,28 +39,34 @@ class LocalStore:
     def put_if_absent(self, name: str, data: bytes, same: SameContent | None = None) -> bool:
         """Create a file durably and atomically; see `Store.put_if_absent`."""
         path = self._path(name)
-        if path.exists():
-            self._verify_equal(path, data, same)
-            return False
-        _make_folder(path.parent)
-        try:
-            _link_new(path, data)
-        except FileExistsError:
-            self._verify_equal(path, data, same)
-            return False
-        _sync_folder(path.parent)
-        return True
+        with _told_by_path(path, "write"):
+            if path.exists():
+                self._verify_equal(path, data, same)
+                return False
+            _make_folder(path.parent)
+            try:
+                _link_new(path, data)
+            except FileExistsError:
+                self._verify_equal(path, data, same)
+                return False
+            _sync_folder(path.parent)
+            return True
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write a named temporary file and rename it over the old one."""
         path = self._path(name)
+        with _told_by_path(path, "write"):
+            self._replace(path, data, durable=durable)
+
+    def _replace(self, path: Path, data: bytes, *, durable: bool) -> None:
         _make_folder(path.parent)
         handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -68,16 +74,20 @@ class LocalStore:
 
     def get(self, name: str) -> bytes:
         """Read a whole file."""
-        return self._path(name).read_bytes()
+        path = self._path(name)
+        with _told_by_path(path, "read"):
+            return path.read_bytes()
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Read a stretch of a file."""
-        with self._path(name).open("rb") as file:
+        path = self._path(name)
+        with _told_by_path(path, "read"), path.open("rb") as file:
             return os.pread(file.fileno(), length, start)
 
     def open_mmap(self, name: str) -> memoryview:
         """Map a file read-only; the pages stay shared with every other reader of the host."""
-        with self._path(name).open("rb") as file:
+        path = self._path(name)
+        with _told_by_path(path, "read"), path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -89,13 +99,14 @@ class LocalStore:
     def list(self, prefix: str) -> Iterator[str]:
         """Yield names below a folder in sorted order, without temporary files."""
         folder = self._path(prefix.rstrip("/")) if prefix.rstrip("/") else self._root
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-            if path.is_file() and not path.name.startswith(_TEMPORARY):
-                yield path.relative_to(self._root).as_posix()
+        for path in _walk(folder):
+            yield path.relative_to(self._root).as_posix()
 
     def delete(self, name: str) -> None:
         """Delete a file if it is there."""
-        self._path(name).unlink(missing_ok=True)
+        path = self._path(name)
+        with _told_by_path(path, "delete"):
+            path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
         parts = name.split("/")
@@ -113,6 +124,43 @@ class LocalStore:
             "recipe and sources must give the same bytes, so one of the two runs is wrong; keep "
             "both for comparison and rebuild the stream in a new place"
         )
+
+
+@contextmanager
+def _told_by_path(path: Path, doing: str) -> Iterator[None]:
+    """Name the object and the repair where the system only gives a number.
+
+    Raises:
+        FileNotFoundError: an object that is to be read is not there.
+        StoreError: anything else that the system refuses.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if doing == "read":
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+        raise _store_error(path, doing, error) from error
+    except OSError as error:
+        raise _store_error(path, doing, error) from error
+
+
+def _store_error(path: Path, doing: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"store must be able to {doing} {path}: "
+        f"{error.strerror or error}; what is stored is intact; check the path, its permissions and "
+        "the free space, and run again"
+    )
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, sorted by the parts of their names, as they are found."""
+    with _told_by_path(folder, "list"):
+        entries = sorted(os.scandir(folder), key=lambda e: e.name) if folder.is_dir() else []
+    for entry in entries:
+        if entry.is_dir():
+            yield from _walk(folder / entry.name)
+        elif entry.is_file() and not entry.name.startswith(_TEMPORARY):
+            yield folder / entry.name
 
 
 def _link_new(path: Path, data: bytes) -> None:
