@@ -5,11 +5,16 @@ another process. Our errors are one line each, so they can be found in both.
 """
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from zephon_beam import errors
 from zephon_beam.errors import ZephonBeamError
 
 _LINE = re.compile(r"(?:zephon_beam\.errors\.)(\w+): (.+)")
+_OURS = "zephon_beam.errors."
 _STEP = re.compile(r"\s*\[while running [^\]]*\]\s*$")
 
 
@@ -26,3 +31,23 @@ def find_cause(error: BaseException) -> ZephonBeamError | None:
         if isinstance(kind, type) and issubclass(kind, ZephonBeamError):
             return kind(_STEP.sub("", message.split("\\n")[0]))
     return None
+
+
+@contextmanager
+def printed_once() -> Iterator[None]:
+    """Keep Beam's worker from printing the traceback of an error of ours, which is raised anyway.
+
+    It prints to standard error besides logging, so only its own `print` can be told not to.
+    """
+    from apache_beam.runners.worker import sdk_worker
+
+    vars(sdk_worker)["print"] = _print_unless_ours
+    try:
+        yield
+    finally:
+        del vars(sdk_worker)["print"]
+
+
+def _print_unless_ours(text: object = "", **_options: Any) -> None:
+    if _OURS not in str(text):
+        sys.stderr.write(f"{text}\n")

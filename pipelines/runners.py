@@ -20,7 +20,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from pipelines.failures import find_cause
+from pipelines.failures import find_cause, printed_once
 from zephon_beam.errors import ZephonBeamError
 
 _WORKER_THREAD = "run_worker"
@@ -92,6 +92,8 @@ class _ToldOnce(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
+        if record.exc_info is not None:
+            text += str(record.exc_info[1])
         ours = record.exc_info is not None and _holds_ours(record.exc_info[1])
         return not (ours or any(part in text for part in _NEEDLESS))
 
@@ -112,7 +114,8 @@ def _told_once() -> Iterator[None]:
     for logger in loggers:
         logger.addFilter(quiet)
     try:
-        yield
+        with printed_once():
+            yield
     finally:
         for logger in loggers:
             logger.removeFilter(quiet)

@@ -17,7 +17,10 @@ def main() -> None:
     # Ctrl-C reaches every process of the terminal; it is the parent's to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = [entry for entry in sys.path if entry]
-    runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
+    from pipelines.failures import printed_once
+
+    with printed_once():
+        runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
 
 
 def _die_with_parent() -> None:
