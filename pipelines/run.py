@@ -37,8 +37,8 @@ class Progress:
     complete_samples: int
     until_samples: int | None
     seconds: float
-    within_advance: bool = False
-    """Told while an advance runs, from the lanes' own advice."""
+    supplied: float | None = None
+    """Fraction of the running advance's supply that has reached the lanes; None between two."""
 
 
 def run_stream(
@@ -88,7 +88,7 @@ def run_stream(
     position = read_position(opened.store, opened.manifest)
     first_samples, advances = position.samples, 0
 
-    def report(lane_samples: Sequence[int] | None = None) -> None:
+    def report(lane_samples: Sequence[int] | None = None, supplied: float | None = None) -> None:
         counts = lane_samples or [head.samples for head in position.heads]
         order = SampleOrder(len(counts), position.lengths)
         if progress is not None:
@@ -99,7 +99,7 @@ def run_stream(
                     complete_samples=order.complete_prefix(counts),
                     until_samples=until,
                     seconds=time.monotonic() - started,
-                    within_advance=lane_samples is not None,
+                    supplied=supplied,
                 )
             )
 
@@ -110,7 +110,7 @@ def run_stream(
         job = StreamJob(
             stream=opened.store.uri, advance=plan.advance, recipe=loaded, roots=opened.roots
         )
-        with watched_lanes(opened.store, position, report):
+        with watched_lanes(opened.store, position, plan, report):
             _run_plan(opened, job, plan, beam_options, drain_bytes)
         position = read_position(opened.store, opened.manifest)
         refuse_empty_datasets(opened.store, opened.manifest, position)

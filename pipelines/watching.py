@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from zephon_beam.layout import progress_name
+from zephon_beam.plan import Plan
 from zephon_beam.position import Position
 from zephon_beam.store.base import Store
 
@@ -14,17 +15,30 @@ _INTERVAL_SECS = 1.0
 
 @contextmanager
 def watched_lanes(
-    store: Store, position: Position, report: Callable[[Sequence[int]], None]
+    store: Store,
+    position: Position,
+    plan: Plan,
+    report: Callable[[Sequence[int], float], None],
 ) -> Iterator[None]:
-    """Call `report` with the samples of each lane, now and then, while the block runs.
+    """Call `report` with each lane's samples and the fraction supplied while the block runs.
 
     The advice may be stale, damaged or missing; then a lane counts as it stood before.
     """
     stopped = threading.Event()
+    planned = {entry.lane: sum(s.part_count for s in entry.supply) for entry in plan.lanes}
 
     def watch() -> None:
         while not stopped.wait(_INTERVAL_SECS):
-            report([_samples(store, head.lane, head.samples) for head in position.heads])
+            advice = [_read(store, head.lane, plan.advance) for head in position.heads]
+            samples = [
+                max(head.samples, known.get("samples", 0))
+                for head, known in zip(position.heads, advice, strict=True)
+            ]
+            parts = sum(
+                min(known.get("parts", 0), planned.get(head.lane, 0))
+                for head, known in zip(position.heads, advice, strict=True)
+            )
+            report(samples, parts / max(1, sum(planned.values())))
 
     watcher = threading.Thread(target=watch, name="watch-progress", daemon=True)
     watcher.start()
@@ -35,9 +49,12 @@ def watched_lanes(
         watcher.join()
 
 
-def _samples(store: Store, lane: int, known: int) -> int:
+def _read(store: Store, lane: int, advance: int) -> dict[str, int]:
+    """Return a lane's advice about an advance, empty if there is none that can be used."""
     try:
         advice = json.loads(store.get(progress_name(lane)))
-        return max(known, int(advice["samples"]))
+        if advice["advance"] != advance:
+            return {}
+        return {name: int(advice[name]) for name in ("samples", "parts") if name in advice}
     except (OSError, ValueError, KeyError, TypeError):
-        return known
+        return {}

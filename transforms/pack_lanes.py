@@ -22,7 +22,13 @@ from apache_beam.transforms.userstate import (
 
 from transforms.lane_items import HEAD, LaneMessage
 from transforms.stream_job import StreamJob
-from transforms.write_shards import LaneCommit, carry_commit, end_commit, shard_commit
+from transforms.write_shards import (
+    LaneCommit,
+    carry_commit,
+    end_commit,
+    progress_report,
+    shard_commit,
+)
 from zephon_beam.carry import CarryHead, WaitingPart, decode_carry, encode_carry
 from zephon_beam.lane import LaneProcess, ShardDraft
 from zephon_beam.lane_state import decode_state, encode_state
@@ -31,6 +37,8 @@ from zephon_beam.sequences import PartKey, SequencePart, decode_part
 from zephon_beam.shard import encode_shard
 
 DEFAULT_DRAIN_BYTES = 16 * 1024 * 1024
+_REPORT_PARTS = 8
+"""Parts of a lane between two reports of progress: about 2 MiB of source."""
 
 
 class PackLanes(beam.PTransform[Any, Any]):
@@ -59,8 +67,8 @@ class _PackLane(beam.DoFn):
     STATE = ReadModifyWriteStateSpec("state", BytesCoder())
     """Encoded lane state, empty for a fresh lane; unset until the lane's head has come."""
     PARTS = BagStateSpec("parts", BytesCoder())
-    GATHERED = ReadModifyWriteStateSpec("gathered", TupleCoder((VarIntCoder(), VarIntCoder())))
-    """Bytes that arrived since the last drain, and how many start the next one."""
+    GATHERED = ReadModifyWriteStateSpec("gathered", TupleCoder((VarIntCoder(),) * 3))
+    """Bytes that arrived since the last drain, how many start the next one, parts so far."""
     ROUND = TimerSpec("round", TimeDomain.WATERMARK)
 
     def __init__(self, job: StreamJob, drain_bytes: int) -> None:
@@ -84,10 +92,13 @@ class _PackLane(beam.DoFn):
         """Keep what arrived; drain when enough has gathered."""
         lane, (kind, payload) = element
         timer.set(timestamp)
-        arrived, threshold = gathered.read() or (0, self._drain_bytes)
+        arrived, threshold, count = gathered.read() or (0, self._drain_bytes, 0)
         if kind != HEAD:
             parts.add(payload)
             arrived += len(payload)
+            count += 1
+            if count % _REPORT_PARTS == 0:
+                yield progress_report(lane, count)
         elif state.read() is None:
             for waiting in self._accept_head(lane, payload, state):
                 parts.add(waiting)
@@ -95,7 +106,7 @@ class _PackLane(beam.DoFn):
         if arrived >= threshold and state.read() is not None:
             _, left = yield from self._drain(lane, state, parts)
             arrived, threshold = 0, max(self._drain_bytes, left)
-        gathered.write((arrived, threshold))
+        gathered.write((arrived, threshold, count))
 
     @on_timer(ROUND)
     def close_round(
@@ -112,7 +123,8 @@ class _PackLane(beam.DoFn):
         if state.read() is None:
             return
         process, left = yield from self._drain(lane, state, parts)
-        gathered.write((0, max(self._drain_bytes, left)))
+        _, _, count = gathered.read() or (0, 0, 0)
+        gathered.write((0, max(self._drain_bytes, left), count))
         plan = self._plan.lane(lane)
         if process.ended:
             yield end_commit(lane, process.samples)

@@ -36,6 +36,11 @@ def end_commit(lane: int, samples: int) -> LaneCommit:
     return "end", lane, -1, samples, b"", b""
 
 
+def progress_report(lane: int, parts: int) -> LaneCommit:
+    """Tell that so many parts of this advance have reached a lane; commits nothing."""
+    return "progress", lane, parts, -1, b"", b""
+
+
 class WriteShards(beam.PTransform[Any, Any]):
     """Create the objects of each commit; a shard's state comes before the shard.
 
@@ -64,6 +69,7 @@ class _Commit(beam.DoFn):
 
     def setup(self) -> None:
         self._store = self._job.store()
+        self._reported: dict[int, dict[str, int]] = {}
 
     def process(self, element: LaneCommit) -> Iterator[str]:
         kind, lane, number, samples, first, second = element
@@ -72,20 +78,25 @@ class _Commit(beam.DoFn):
             name = shard_name(lane, number)
             if self._store.put_if_absent(name, second, same_shard):
                 self._shards.inc()
-            self._report(lane, samples)
+            self._report(lane, samples=samples)
         elif kind == "carry":
             name = carry_name(lane, number)
             self._store.put_if_absent(name, first, _accept)
+        elif kind == "progress":
+            self._report(lane, parts=number)
+            return
         else:
             name = end_name(lane)
             self._store.put_if_absent(name, (json.dumps({"samples": samples}) + "\n").encode())
-            self._report(lane, samples)
+            self._report(lane, samples=samples)
         yield name
 
-    def _report(self, lane: int, samples: int) -> None:
+    def _report(self, lane: int, **known: int) -> None:
         """Say how far the lane is; advice only, so it may be lost or stale."""
-        progress = {"advance": self._job.advance, "samples": samples}
-        self._store.replace(progress_name(lane), (json.dumps(progress) + "\n").encode())
+        known = {"advance": self._job.advance, **self._reported.get(lane, {}), **known}
+        self._reported[lane] = known
+        content = (json.dumps(known) + "\n").encode()
+        self._store.replace(progress_name(lane), content, durable=False)
 
 
 def _accept(stored: bytes, computed: bytes) -> bool:  # noqa: ARG001 - the store's signature

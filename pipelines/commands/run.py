@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelines.commands.progress import Bar
@@ -16,6 +16,7 @@ from pipelines.commands.texts import (
 )
 
 TAKES_BEAM_OPTIONS = True
+_LINE_SECS = 15.0
 
 _LATER = {
     "--follow": "run with --until-samples again whenever more samples are needed",
@@ -75,13 +76,7 @@ def execute(args: argparse.Namespace) -> int:
     from pipelines.run import run_stream
 
     bar = Bar("samples")
-    on_terminal = sys.stderr.isatty()
-
-    def tell(done: Any) -> None:
-        if on_terminal:
-            bar.show(done.complete_samples, done.until_samples)
-        elif not done.within_advance:
-            sys.stderr.write(_spell(done))
+    tell = _told_by(bar) if sys.stderr.isatty() else _told_in_lines()
 
     try:
         facts = run_stream(
@@ -94,6 +89,31 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _write_text(facts)
     return 0
+
+
+def _told_by(bar: Bar) -> Callable[[Any], None]:
+    """Return what draws the samples that exist, and how far the running advance is."""
+
+    def tell(done: Any) -> None:
+        running = done.supplied is not None
+        note = f"advance {done.advance}: {percent(done.supplied, 0)} read" if running else ""
+        wanted = max(done.samples, done.until_samples) if done.until_samples else None
+        bar.show(done.samples, wanted, note)
+
+    return tell
+
+
+def _told_in_lines() -> Callable[[Any], None]:
+    """Return what writes a line for each advance, and one now and then within a long one."""
+    told = [0.0]
+
+    def tell(done: Any) -> None:
+        if done.supplied is not None and done.seconds - told[0] < _LINE_SECS:
+            return
+        told[0] = done.seconds
+        sys.stderr.write(_spell(done))
+
+    return tell
 
 
 def _refuse_later(words: Sequence[str]) -> None:
@@ -110,9 +130,14 @@ def _refuse_later(words: Sequence[str]) -> None:
 
 def _spell(done: Any) -> str:
     """Tell how far a run is in a line, for logs."""
-    wanted = f" of {count(done.until_samples)}" if done.until_samples else ""
+    if done.supplied is not None:
+        return (
+            f"advance {done.advance}: {percent(done.supplied, 0)} read, {count(done.samples)} "
+            f"samples after {done.seconds:.1f} s\n"
+        )
+    wanted = f", {count(done.until_samples)} wanted" if done.until_samples else ""
     return (
-        f"advance {done.advance}: {count(done.complete_samples)}{wanted} samples complete after "
+        f"advances {done.advance}: {count(done.complete_samples)} samples complete{wanted}, after "
         f"{done.seconds:.1f} s\n"
     )
 

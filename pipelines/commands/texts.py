@@ -37,9 +37,9 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def percent(fraction: float) -> str:
+def percent(fraction: float, decimals: int = 2) -> str:
     """Spell a fraction in percent."""
-    return f"{100 * fraction:.2f} %"
+    return f"{100 * fraction:.{decimals}f} %"
 
 
 def size(byte_count: int) -> str:

@@ -49,8 +49,12 @@ def execute(args: argparse.Namespace) -> int:
     for fault in report.faults:
         write_line(f"fault: {fault}")
     write_line(
-        f"{count(len(report.faults))} faults in {count(report.shards)} shards; samples: "
+        f"{_counted(len(report.faults), 'fault')} in {_counted(report.shards, 'shard')}; samples: "
         f"{count(report.samples)}, complete: {count(report.complete_samples)}"
     )
     write_line(f"stream digest: {report.stream_digest or 'none'}")
     return 0 if report.ok else 1
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{count(number)} {noun}" + ("" if number == 1 else "s")

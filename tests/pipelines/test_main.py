@@ -48,14 +48,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def run_stream(*args: Any, progress: Callable[[Any], None], **options: Any) -> dict[str, Any]:
         noted.append((args, options))
-        for done, within in ((10, False), (500, True), (1000, False)):
+        for done, supplied in ((10, None), (500, 0.25), (1000, None)):
             progress(
                 SimpleNamespace(
                     advance=3,
                     complete_samples=done,
                     until_samples=2000,
                     seconds=1.5,
-                    within_advance=within,
+                    samples=done + 5,
+                    supplied=supplied,
                 )
             )
         return FACTS
@@ -175,8 +176,8 @@ def test_run_hands_over_limits_sizes_and_beam_options(
     }
     captured = capsys.readouterr()
     assert captured.err == (
-        "advance 3: 10 of 2,000 samples complete after 1.5 s\n"
-        "advance 3: 1,000 of 2,000 samples complete after 1.5 s\n"
+        "advances 3: 10 samples complete, 2,000 wanted, after 1.5 s\n"
+        "advances 3: 1,000 samples complete, 2,000 wanted, after 1.5 s\n"
     )
     assert captured.out == (
         "samples   1,024, complete: 1,000\n"
@@ -212,7 +213,8 @@ def test_progress_on_a_terminal_is_a_bar(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["run", recipe, "--stream", "s", "--until-samples", "2000"]) == 0
     shown = capsys.readouterr().err
-    assert "1000/2000" in shown
+    assert "1005/2000" in shown
+    assert "advance 3: 25 % read" in shown
     assert shown.endswith("\n")
     assert len(calls) == 1
 
