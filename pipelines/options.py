@@ -17,6 +17,8 @@ from zephon_beam.errors import RecipeError
 
 _PORTABLE_RUNNERS = ("PortableRunner", "FlinkRunner", "SparkRunner", "PrismRunner")
 _STATE_CACHE_MB = 256
+_FLAG_SIMILARITY = 0.75
+"""Beam has hundreds of flags, so that some are a little like anything."""
 
 
 def parse_beam_options(flags: Sequence[str]) -> PipelineOptions:
@@ -38,7 +40,7 @@ def parse_beam_options(flags: Sequence[str]) -> PipelineOptions:
     if unknown and standard.runner not in _PORTABLE_RUNNERS:
         known = [text for action in parser._actions for text in action.option_strings]
         name = unknown[0].split("=", 1)[0]
-        hint = nearest(name, known)
+        hint = nearest(name, known, _FLAG_SIMILARITY)
         raise RecipeError(
             f"flag must be one of zephon-beam or of Apache Beam, got {unknown[0]!r}; it would be "
             f"ignored; {f'did you mean {hint}?' if hint else 'see --help'}"

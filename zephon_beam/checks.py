@@ -45,7 +45,13 @@ def require_text(field: str, value: Any, repair: str) -> None:
     require(isinstance(value, str) and bool(value), field, "a non-empty text", value, repair)
 
 
-def nearest(value: object, names: Iterable[str]) -> str | None:
-    """Return the name that is spelt most like the value, or None when none is close."""
-    matches = get_close_matches(str(value), list(names), n=1, cutoff=0.5)
+def nearest(value: object, names: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return the name that is spelt most like the value, or None when none is close.
+
+    Args:
+        value: what was written.
+        names: what could have been meant.
+        cutoff: similarity from which a name is close, 0 to 1; more where there are many names.
+    """
+    matches = get_close_matches(str(value), list(names), n=1, cutoff=cutoff)
     return matches[0] if matches else None

@@ -135,8 +135,13 @@ class ScheduleEntry:
             {"at_sample": self.at_sample, "at_tokens": self.at_tokens},
             "name the sample or the token count at which the weights change",
         )
-        position = self.at_sample if self.at_sample is not None else self.at_tokens
-        require_int("mixing.schedule.at_sample", position, 1, "samples are counted globally from 0")
+        name = "at_sample" if self.at_sample is not None else "at_tokens"
+        require_int(
+            f"mixing.schedule.{name}",
+            getattr(self, name),
+            1,
+            "before the first entry the data sets' own weights apply",
+        )
         require(
             isinstance(self.weights, Mapping) and len(self.weights) > 0,
             "mixing.schedule.weights",
@@ -201,7 +206,8 @@ class PackingRecipe:
             require_choice("packing.within", self.within, ("all", "dataset"))
         else:
             valid = isinstance(self.within, Mapping) and len(self.within) > 0
-            require(valid, "packing.within", "all, dataset or a mapping", self.within, "see docs")
+            repair = "a mapping is of group to data sets, e.g. {text: [web, books], code: [code]}"
+            require(valid, "packing.within", "all, dataset or a mapping", self.within, repair)
             groups = {name: tuple(members) for name, members in self.within.items()}
             object.__setattr__(self, "within", groups)
 
@@ -263,7 +269,9 @@ class Recipe:
         require_text("name", self.name, "give the stream a name; it does not change its bytes")
         require_int("seed", self.seed, 0, "any integer of at least 0")
         require_int("lanes", self.lanes, 1, "8 is a good default", 65_536)
-        require_int("seq_len", self.seq_len, 1, "tokens of one row", 1 << 24)
+        require_int(
+            "seq_len", self.seq_len, 1, "write a plain number of tokens, e.g. 2048", 1 << 24
+        )
         if self.samples_per_shard != "auto":
             require_int("samples_per_shard", self.samples_per_shard, 1, "or write auto")
         if self.chunk_bytes is not None:
@@ -308,7 +316,9 @@ class Recipe:
 
     def _check_datasets(self) -> None:
         valid = isinstance(self.datasets, Mapping) and len(self.datasets) > 0
-        require(valid, "datasets", "a mapping with at least one data set", self.datasets, "add one")
+        repair = "add e.g. `datasets: {web: {files: data/*.jsonl}}`"
+        rule = "a mapping that names at least one data set"
+        require(valid, "datasets", rule, self.datasets, repair)
         require(len(self.datasets) < 65_535, "datasets", "fewer than 65535", len(self.datasets), "")
         for name in self.datasets:
             require(

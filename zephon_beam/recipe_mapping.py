@@ -56,6 +56,9 @@ _SECTIONS: dict[str, Any] = {
     "shard": ShardRecipe,
 }
 
+_REQUIRED = ("tokenizer", "datasets")
+"""Sections without defaults."""
+
 _LATER: dict[str, dict[str, _Later]] = {
     "": {
         "chat": _Later(None, "render the conversations to one text field beforehand"),
@@ -207,7 +210,11 @@ class _Reading:
         return self._build(place, ScheduleEntry, **values)
 
     def _datasets(self, value: Any) -> dict[str, DatasetRecipe]:
-        value = self._mapping(("datasets",), value, "a mapping of name to data set")
+        place = ("datasets",)
+        if value is None or value == {}:
+            example = _example("", "datasets")
+            self._fail(place, f"datasets must name at least one data set, got {value!r}; {example}")
+        value = self._mapping(place, value, "a mapping of name to data set")
         return {name: self._dataset(name, entry) for name, entry in value.items()}
 
     def _dataset(self, name: str, value: Any) -> DatasetRecipe:
@@ -239,7 +246,7 @@ class _Reading:
                     self._refuse_later((*place, key), f"the value {item!r}", repair)
                 values[key] = item
             elif later is None:
-                self._refuse_unknown(place, key, [*known, *_LATER.get(table, {})])
+                self._refuse_unknown(place, key, list(known), list(_LATER.get(table, {})))
             elif key == "chat" and item is not None:
                 self._check_chat(item)
             elif item != later.default or isinstance(item, bool):
@@ -261,10 +268,13 @@ class _Reading:
             elif item != later.default:
                 self._refuse_later(("chat", key), f"the value {item!r}", later.repair)
 
-    def _refuse_unknown(self, place: tuple[str, ...], key: str, valid: Sequence[str]) -> NoReturn:
+    def _refuse_unknown(
+        self, place: tuple[str, ...], key: str, valid: Sequence[str], later: Sequence[str] = ()
+    ) -> NoReturn:
+        """Say what was probably meant; keys that would be refused are guessed, never offered."""
         where = f" in {_dotted(place)}" if place else ""
         homes = _homes(key, top=bool(place))
-        hint = nearest(key, valid)
+        hint = nearest(key, [*valid, *later])
         if homes:
             repair = f"it belongs to {homes[0]}"
         elif hint:
@@ -284,7 +294,7 @@ class _Reading:
         name = _dotted(place) or "recipe"
         if not isinstance(value, Mapping):
             example = "write its keys below it, indented"
-            if place and value is None:
+            if value is None and len(place) == 1 and place[0] not in _REQUIRED:
                 example = "leave the key out for its defaults"
             self._fail(place, f"{name} must be {rule}, got {value!r}; {example}")
         for key in value:

@@ -194,26 +194,35 @@ class _Verification:
     def _check_listing(self, lane: LaneListing) -> None:
         """Find holes in a lane's numbers and a length that does not fit its shards."""
         last = lane.shards[-1] if lane.shards else -1
+        shard_count = -(-(lane.length or 0) // self._manifest.samples_per_shard)
         for before, after in pairwise((-1, *lane.shards)):
-            if after - before > 1:
-                names = shard_name(lane.lane, before + 1)
-                if after - before > 2:
-                    names += f" … {shard_name(lane.lane, after - 1)} ({after - before - 1} shards)"
-                self._fault(f"{names}: missing, though shard {after} of lane {lane.lane} exists")
+            stop = after if lane.length is None else min(after, shard_count)
+            self._check_gap(lane, before + 1, stop, f"shard {after} of lane {lane.lane} exists")
         if lane.length is None:
             return
-        shard_count = -(-lane.length // self._manifest.samples_per_shard)
         for shard in lane.shards:
             if shard >= shard_count:
                 self._fault(
                     f"{shard_name(lane.lane, shard)} lies beyond the end of lane {lane.lane}, "
                     f"which has {lane.length} samples ({end_name(lane.lane)})"
                 )
-        if last + 1 < shard_count:
-            self._fault(
-                f"{end_name(lane.lane)}: samples: expected {lane.committed}, which shards hold, "
-                f"found {lane.length}; the last shards are missing, or not written yet"
+        evidence = f"lane {lane.lane} ended with {_samples(lane.length)}; a run may still write it"
+        self._check_gap(lane, last + 1, shard_count, evidence)
+
+    def _check_gap(self, lane: LaneListing, first: int, stop: int, evidence: str) -> None:
+        """Report shards [first, stop) of a lane as missing, with the samples that they hold."""
+        if first >= stop:
+            return
+        size = self._manifest.samples_per_shard
+        last_sample = stop * size if lane.length is None else min(stop * size, lane.length)
+        held = _samples(last_sample - first * size)
+        text = f"{shard_name(lane.lane, first)} is missing ({held})"
+        if stop - first > 1:
+            text = (
+                f"{shard_name(lane.lane, first)} … {shard_name(lane.lane, stop - 1)} are missing "
+                f"({stop - first} shards, {held})"
             )
+        self._fault(f"{text}, though {evidence}")
 
     def _read_in_order(
         self, samples: int, progress: Callable[[int, int], None] | None
@@ -350,6 +359,10 @@ def _hopeless(fault: str) -> VerifyReport:
     return VerifyReport(
         faults=(fault,), complete_samples=0, samples=0, shards=0, stream_digest=None
     )
+
+
+def _samples(number: int) -> str:
+    return "1 sample" if number == 1 else f"{number} samples"
 
 
 def _place(name: str) -> tuple[int, int]:

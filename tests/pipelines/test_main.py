@@ -329,10 +329,13 @@ def test_verify_prints_faults_then_the_digest(capsys: Capture, tmp_path: Path) -
     assert lines[1].startswith("stream digest: ")
     assert len(lines[1].removeprefix("stream digest: ")) == 32
     (tmp_path / state_name(0, 0)).unlink()
+    assert main(["verify", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[1].startswith("1 fault in 5 shards; ")
     (tmp_path / shard_name(0, 1)).write_bytes(b"")
     assert main(["verify", str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(": ")[0] for line in lines[:2]] == ["fault", "fault"]
+    assert lines[-2].startswith(f"{len(lines) - 2} faults in 5 shards; ")
     assert lines[-1] == "stream digest: none"
     assert main(["verify", str(tmp_path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

@@ -68,6 +68,8 @@ def test_unknown_flags_are_refused_with_the_nearest_one() -> None:
     """Beam itself would drop a misspelt flag in silence."""
     with pytest.raises(RecipeError, match="did you mean --direct_num_workers"):
         parse_beam_options(["--direct_num_worker=2"])
+    with pytest.raises(RecipeError, match=r"got '--number=2'; it would be ignored; see --help$"):
+        parse_beam_options(["--number=2"])
     with pytest.raises(RecipeError, match="Beam option"):
         parse_beam_options(["--direct_num_workers=two"])
 

@@ -113,7 +113,16 @@ def test_round_trip_keeps_a_recipe_made_in_python() -> None:
     ("mapping", "text"),
     [
         (minimal(lane=4), "recipe: unknown key 'lane'; did you mean 'lanes'?"),
-        (minimal(zzz=4), "recipe: unknown key 'zzz'; the keys here are name, tokenizer, datasets"),
+        (
+            minimal(zzz=4),
+            "recipe: unknown key 'zzz'; the keys here are name, tokenizer, datasets, seed, lanes, "
+            "seq_len, samples_per_shard, mixing, shuffle, packing, bad_records, chunk_bytes, shard",
+        ),
+        (
+            dataset(zzz=4),
+            "unknown key 'zzz' in datasets.web; the keys here are files, format, text, weight, pas",
+        ),
+        (minimal(chat={"zzz": 4}), "unknown key 'zzz' in chat; the keys here are loss_on"),
         (dataset(wieght=1), "unknown key 'wieght' in datasets.web; did you mean 'weight'?"),
         (
             dataset(transform=[]),
@@ -162,7 +171,14 @@ def test_misplaced_key_names_its_place(mapping: dict[str, Any], text: str) -> No
         (minimal(tokenizer="t.json"), "tokenizer must be a mapping with keys of path, eos, bos,"),
         (minimal(shuffle=None), "shuffle must be a mapping with keys of chunks, documents,"),
         (minimal(shuffle=None), "got None; leave the key out for its defaults"),
+        (minimal(tokenizer=None), "got None; write its keys below it, indented"),
         (minimal(datasets=["a.jsonl"]), "datasets must be a mapping of name to data set, got ['a."),
+        (
+            minimal(datasets=None),
+            "datasets must name at least one data set, got None; add e.g. `datasets: {web:",
+        ),
+        (minimal(datasets={}), "datasets must name at least one data set, got {}; add e.g."),
+        (minimal(datasets={"web": None}), "got None; write its keys below it, indented"),
         (
             minimal(datasets={"web": "a"}),
             "datasets.web must be a mapping with at least the key files",
@@ -210,6 +226,24 @@ def test_missing_key_is_named_with_an_example(mapping: dict[str, Any], text: str
         (dataset(files=3), "recipe: datasets.web.files must be a glob or a list of globs, got 3"),
         (dataset(passes=0), "recipe: datasets.web.passes must be an integer of at least 1, got 0"),
         (minimal(lanes="8"), "recipe: lanes must be an integer from 1 to 65536, got '8'"),
+        (
+            minimal(seq_len="2K"),
+            "recipe: seq_len must be an integer from 1 to 16777216, got '2K'; write a plain number "
+            "of tokens, e.g. 2048",
+        ),
+        (
+            minimal(mixing={"schedule": [{"at_sample": 0, "weights": {"web": 1}}]}),
+            "recipe: mixing.schedule[0].at_sample must be an integer of at least 1, got 0; before "
+            "the first entry the data sets' own weights apply",
+        ),
+        (
+            minimal(mixing={"schedule": [{"at_tokens": 0, "weights": {"web": 1}}]}),
+            "recipe: mixing.schedule[0].at_tokens must be an integer of at least 1, got 0; before",
+        ),
+        (
+            minimal(packing={"within": 3}),
+            "recipe: packing.within must be all, dataset or a mapping, got 3; a mapping is of",
+        ),
         (
             minimal(shuffle={"chunks": "yes"}),
             "recipe: shuffle.chunks must be true or false, got 'yes'",

@@ -177,22 +177,31 @@ def test_holes_are_found(tmp_path: Path) -> None:
         (tmp_path / shard_name(0, shard)).unlink()
     report = only_fault(
         made,
-        f"{shard_name(0, 1)} … {shard_name(0, 3)} (3 shards): missing, though shard 4 of lane 0",
+        f"{shard_name(0, 1)} … {shard_name(0, 3)} are missing (3 shards, 12 samples), though "
+        "shard 4 of lane 0 exists",
     )
     assert report.complete_samples == 8
     (tmp_path / shard_name(1, 0)).unlink()
     report = verify_stream(str(tmp_path))
-    assert report.faults[1] == f"{shard_name(1, 0)}: missing, though shard 1 of lane 1 exists"
+    assert report.faults[1] == (
+        f"{shard_name(1, 0)} is missing (4 samples), though shard 1 of lane 1 exists"
+    )
     assert report.complete_samples == 1
 
 
-def test_a_stray_huge_number_is_found_at_once(stream: FakeStream) -> None:
-    """The cost depends on what exists, not on how it is numbered."""
-    put(Path(stream.uri), shard_name(0, 999_999_999), b"")
-    text = "\n".join(verify_stream(stream.uri).faults)
-    assert "(999999996 shards): missing, though shard 999999999 of lane 0 exists" in text
-    assert "000000003.arrow … shards/lane-00000/999999998.arrow" in text
-    assert "999999999.arrow lies beyond the end of lane 0, which has 11 samples" in text
+@pytest.mark.parametrize("finite", [False, True])
+def test_a_stray_huge_number_is_found_at_once(tmp_path: Path, finite: bool) -> None:
+    """The cost depends on what exists, not on its numbers; past an end nothing is missing."""
+    write_whole_stream(tmp_path, [12], finite=finite)
+    put(tmp_path, shard_name(0, 999_999_999), b"")
+    first, *_ = verify_stream(str(tmp_path)).faults
+    if finite:
+        assert first.startswith(f"{shard_name(0, 999_999_999)} lies beyond the end of lane 0, whi")
+    else:
+        assert first == (
+            f"{shard_name(0, 3)} … {shard_name(0, 999_999_998)} are missing (999999996 shards, "
+            "3999999984 samples), though shard 999999999 of lane 0 exists"
+        )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +230,29 @@ def test_shard_beyond_the_end_is_found(stream: FakeStream) -> None:
 def test_missing_last_shard_is_found_by_the_end(stream: FakeStream) -> None:
     """Cutting off the tail of a finished lane leaves no hole in the numbers."""
     (Path(stream.uri) / shard_name(1, 2)).unlink()
-    only_fault(stream, "end/lane-00001.json: samples: expected 8, which shards hold, found 10")
+    only_fault(
+        stream,
+        "shards/lane-00001/000000002.arrow is missing (2 samples), though lane 1 ended with 10 "
+        "samples; a run may still write it",
+    )
+    (Path(stream.uri) / shard_name(1, 1)).unlink()
+    only_fault(
+        stream,
+        "shards/lane-00001/000000001.arrow … shards/lane-00001/000000002.arrow are missing "
+        "(2 shards, 6 samples), though lane 1 ended with 10 samples",
+    )
+
+
+def test_a_lane_without_its_only_shard_is_found(tmp_path: Path) -> None:
+    """One fault with the samples that are gone, few or one."""
+    made = write_whole_stream(tmp_path, [4, 3, 1])
+    (tmp_path / shard_name(1, 0)).unlink()
+    only_fault(made, "shards/lane-00001/000000000.arrow is missing (3 samples), though lane 1")
+    (tmp_path / shard_name(2, 0)).unlink()
+    assert verify_stream(str(tmp_path)).faults[1] == (
+        "shards/lane-00002/000000000.arrow is missing (1 sample), though lane 2 ended with 1 "
+        "sample; a run may still write it"
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"samples": "8"}', '{"samples": true}'])

@@ -178,6 +178,12 @@ def _local(pattern: str) -> str:
 
 def _no_match(pattern: str, local: str, folders: Sequence[str]) -> SourceError:
     """Say which part of a pattern is wrong, as far as the disk tells."""
+    tool = UNSUPPORTED_ENDINGS.get(os.path.splitext(local)[1].lower())
+    if tool:
+        return SourceError(
+            f"files must match at least one file, got {pattern!r}; compressed sources are not "
+            f"supported by this version; expand the files with `{tool}` and name the expanded ones"
+        )
     if folders:
         return SourceError(
             f"files must match at least one file, got {pattern!r}, which matches only folders; "

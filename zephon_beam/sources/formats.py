@@ -51,4 +51,4 @@ UNSUPPORTED_ENDINGS = {
     ".arrow": "",
     ".tar": "",
 }
-"""Endings of formats that are not read, and the command that expands such a file."""
+"""Endings of formats that are not read, and what expands such a file; nothing for other formats."""

@@ -82,6 +82,11 @@ def test_a_pattern_without_files_says_what_is_wrong(tmp_path: Path) -> None:
         names(tmp_path, "empty/x/*")
     with pytest.raises(SourceError, match=r"which matches only folders; write e\.g\. '.*/web/\*\*"):
         names(tmp_path, "web")
+    for ending, tool in ((".gz", "gzip -d"), (".ZST", "zstd -d"), (".bz2", "bzip2 -d")):
+        message = rf"files must .*{ending}'; compressed sources are not supported .* with `{tool}`"
+        with pytest.raises(SourceError, match=message) as raised:
+            names(tmp_path, f"web/*.jsonl{ending}")
+        assert "did you mean" not in str(raised.value)
 
 
 def test_remote_patterns_are_refused(tmp_path: Path) -> None:
