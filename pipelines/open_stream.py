@@ -1,5 +1,6 @@
 """Create a stream, or open one and make sure that it is still the same."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,13 @@ from transforms.hugging_face import (
 )
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
 from zephon_beam.catalog.table import Catalog
-from zephon_beam.errors import CorruptObjectError, DriftError, RecipeError, SourceError
+from zephon_beam.errors import (
+    CorruptObjectError,
+    DeterminismError,
+    DriftError,
+    RecipeError,
+    SourceError,
+)
 from zephon_beam.fingerprint import differences, fingerprint, recipe_identity
 from zephon_beam.layout import MANIFEST, catalog_name
 from zephon_beam.manifest import (
@@ -31,7 +38,9 @@ from zephon_beam.recipe import Recipe, TokenizerRecipe
 from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
 from zephon_beam.store.base import Store, open_store
 
+_LOGGER = logging.getLogger(__name__)
 _UINT16_VOCABULARY = 65_536
+_OBJECT_FOLDERS = ("advances", "carry", "consumers", "end", "progress", "shards", "state")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +91,12 @@ def _list_sources(recipe: Recipe) -> list[list[str]]:
 def _refuse_foreign_folder(store: Store) -> None:
     """Refuse to create a stream among other files; catalogs alone are left by a crash."""
     foreign = next((name for name in store.list("") if not name.startswith("catalog/")), None)
+    if foreign is not None and foreign.split("/")[0] in _OBJECT_FOLDERS:
+        raise CorruptObjectError(
+            f"stream must hold {MANIFEST}, found none beside {foreign!r} in {store.uri!r}; what is "
+            "there belongs to a recipe that nobody can name; restore the file, or name another "
+            "folder"
+        )
     if foreign is not None:
         raise RecipeError(
             f"stream must be an empty or new folder, or one that holds {MANIFEST}, found "
@@ -110,12 +125,32 @@ def _create(
     job = CatalogJob(stream=store.uri, recipe=recipe, formats=tuple(formats), roots=roots)
     _run_catalog_pipeline(job, options)
     catalogs = _open_catalogs(recipe, store)
+    for catalog in catalogs:
+        if catalog.chunk_count < recipe.lanes:
+            _LOGGER.warning(
+                "datasets.%s has %d chunks for %d lanes: some lanes start without it, and passes "
+                "overlap; use fewer lanes or a smaller chunk_bytes if that matters",
+                catalog.dataset,
+                catalog.chunk_count,
+                recipe.lanes,
+            )
     manifest = _describe(recipe, tokenizer, roots, catalogs)
     # A twin that created the stream first wins; whether it is the same is checked by the caller.
     store.put_if_absent(MANIFEST, encode_manifest(manifest), lambda _stored, _computed: True)
 
 
 def _run_catalog_pipeline(job: CatalogJob, options: PipelineOptions) -> None:
+    try:
+        _build_catalogs(job, options)
+    except DeterminismError as error:
+        raise DriftError(
+            f"catalog: the folder {job.stream!r} was left by a run of another recipe or other "
+            "sources that ended before it had created its stream; delete its folder `catalog` and "
+            "run the recipe again"
+        ) from error
+
+
+def _build_catalogs(job: CatalogJob, options: PipelineOptions) -> None:
     with running_pipeline(options) as pipeline:
         datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)), reshuffle=False)
         _ = datasets | "BuildCatalogs" >> BuildCatalogs(job)

@@ -14,13 +14,19 @@ from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
 from zephon_beam.errors import ZephonBeamError
-from zephon_beam.health import refuse_empty_datasets, refuse_holes
+from zephon_beam.health import refuse_empty_datasets, refuse_holes, refuse_starving_lanes
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.lane_config import make_lane_config
 from zephon_beam.layout import plan_name
 from zephon_beam.limits import resolve_until_samples
-from zephon_beam.plan import Plan, decode_plan, encode_plan
-from zephon_beam.position import Position, is_complete, read_position
+from zephon_beam.plan import Plan, encode_plan
+from zephon_beam.position import (
+    Position,
+    is_complete,
+    is_superseded,
+    read_plan,
+    read_position,
+)
 from zephon_beam.recipe import Recipe
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.supply import SupplyPlanner
@@ -114,6 +120,7 @@ def run_stream(
             _run_plan(opened, job, plan, beam_options, drain_bytes)
         position = read_position(opened.store, opened.manifest)
         refuse_empty_datasets(opened.store, opened.manifest, position)
+        refuse_starving_lanes(opened.manifest, position)
         advances += 1
         report()
     found = inspect_stream(opened.store.uri)
@@ -140,14 +147,14 @@ def _next_plan(
     if not lanes:
         raise ZephonBeamError(
             f"plan must supply at least one lane, got none at {position.complete_samples} complete "
-            "samples; shards that were counted are missing; check the stream with "
-            "`zephon-beam verify`"
+            "samples; the run cannot go on; check the stream with `zephon-beam verify`, and report "
+            "this if it finds no fault"
         )
     plan = Plan(advance=position.next_advance, fingerprint=opened.manifest.fingerprint, lanes=lanes)
     name = plan_name(plan.advance)
     # Of two drivers the loser runs the winner's plan.
     opened.store.put_if_absent(name, encode_plan(plan), lambda _stored, _computed: True)
-    return decode_plan(opened.store.get(name), name)
+    return read_plan(opened.store, opened.manifest, plan.advance)
 
 
 def _run_plan(
@@ -157,12 +164,12 @@ def _run_plan(
     before = _plan_or_none(opened, plan.advance - 1)
     try:
         run_advance(job, plan, options, drain_bytes=drain_bytes)
-    except ZephonBeamError:
-        raise
     except Exception:
-        # A twin may have completed the advance and deleted what this job was to start from.
-        if not is_complete(opened.store, opened.manifest, plan):
+        # A twin may have gone on and deleted what this job was to start from.
+        if not is_superseded(opened.store, plan):
             raise
+    if is_superseded(opened.store, plan):
+        return
     if not is_complete(opened.store, opened.manifest, plan):
         raise ZephonBeamError(
             f"advance {plan.advance} must leave a carry or an end for each of its lanes and every "
@@ -175,8 +182,9 @@ def _run_plan(
 
 
 def _plan_or_none(opened: OpenStream, advance: int) -> Plan | None:
-    name = plan_name(advance)
-    return decode_plan(opened.store.get(name), name) if opened.store.exists(name) else None
+    if not opened.store.exists(plan_name(advance)):
+        return None
+    return read_plan(opened.store, opened.manifest, advance)
 
 
 def _facts(

@@ -30,6 +30,7 @@ from transforms.write_shards import (
     shard_commit,
 )
 from zephon_beam.carry import CarryHead, WaitingPart, decode_carry, encode_carry
+from zephon_beam.errors import CorruptObjectError
 from zephon_beam.lane import LaneProcess, ShardDraft
 from zephon_beam.lane_state import decode_state, encode_state
 from zephon_beam.plan import LanePlan
@@ -148,6 +149,12 @@ class _PackLane(beam.DoFn):
             state.write(payload)
             return []
         head, payloads = decode_carry(payload, plan.head_name or "carry")
+        if head.state.fingerprint != self._config.fingerprint or head.state.lane != lane:
+            raise CorruptObjectError(
+                f"{plan.head_name} must belong to lane {lane} of this stream, found lane "
+                f"{head.state.lane} of {head.state.fingerprint}; it would mix two streams; delete "
+                "it and run the recipe again"
+            )
         state.write(encode_state(head.state))
         return payloads
 

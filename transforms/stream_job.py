@@ -10,9 +10,10 @@ from functools import lru_cache
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.chunk_order import ChunkOrder
 from zephon_beam.lane_config import LaneConfig, make_lane_config
-from zephon_beam.layout import catalog_name, plan_name
+from zephon_beam.layout import catalog_name
 from zephon_beam.manifest import Manifest, read_manifest
-from zephon_beam.plan import Plan, decode_plan
+from zephon_beam.plan import Plan
+from zephon_beam.position import read_plan
 from zephon_beam.recipe import Recipe
 from zephon_beam.store.base import Store, open_store
 
@@ -41,8 +42,7 @@ class StreamJob:
 
     def plan(self) -> Plan:
         """Read the plan of this advance."""
-        name = plan_name(self.advance)
-        return decode_plan(self.store().get(name), name)
+        return read_plan(self.store(), self.manifest(), self.advance)
 
     def catalogs(self) -> tuple[Catalog, ...]:
         """Map the catalogs, in recipe order, once for each process."""

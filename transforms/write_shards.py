@@ -13,6 +13,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
 from transforms.stream_job import StreamJob
+from zephon_beam.carry import same_carry
 from zephon_beam.lane_state import same_state
 from zephon_beam.layout import carry_name, end_name, progress_name, shard_name, state_name
 from zephon_beam.shard import same_shard
@@ -81,7 +82,7 @@ class _Commit(beam.DoFn):
             self._report(lane, samples=samples)
         elif kind == "carry":
             name = carry_name(lane, number)
-            self._store.put_if_absent(name, first, _accept)
+            self._store.put_if_absent(name, first, same_carry)
         elif kind == "progress":
             self._report(lane, parts=number)
             return
@@ -97,8 +98,3 @@ class _Commit(beam.DoFn):
         self._reported[lane] = known
         content = (json.dumps(known) + "\n").encode()
         self._store.replace(progress_name(lane), content, durable=False)
-
-
-def _accept(stored: bytes, computed: bytes) -> bool:  # noqa: ARG001 - the store's signature
-    """Accept a carry that exists as it is: what waits in it depends on no order that matters."""
-    return True

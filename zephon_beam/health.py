@@ -1,10 +1,13 @@
 """What a driver looks at between two advances: faults that no single lane can see."""
 
+from math import gcd
+
 from zephon_beam.channel import FREE
 from zephon_beam.errors import CorruptObjectError, SourceError
+from zephon_beam.heads import Heads
 from zephon_beam.lane_state import DatasetState, LaneState
 from zephon_beam.manifest import Manifest
-from zephon_beam.position import Position, read_state
+from zephon_beam.position import Position
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
 
@@ -29,14 +32,45 @@ def refuse_empty_datasets(store: Store, manifest: Manifest, position: Position) 
             for lane, entry in saved
             for number in [entry.next_number, *_open_numbers(entry)]
         )
-        tokens = sum(entry.counters.read_tokens for _, entry in saved)
+        tokens = sum(_given_tokens(entry) for _, entry in saved)
         if is_opened and whole_pass and tokens == 0:
+            dropped = sum(entry.counters.dropped_tokens for _, entry in saved)
+            reason = "all were dropped as longer than seq_len" if dropped else "got none"
             raise SourceError(
-                f"datasets.{frozen.name} must give at least one token in a pass, got none from "
+                f"datasets.{frozen.name} must give at least one token in a pass, {reason} from "
                 f"{frozen.chunk_count} chunks; the mixture would lack it or wait for it for ever; "
-                "check its files and its text field, or give it weight 0, and run the recipe into "
-                "a new place"
+                "check its files, its text field and packing.overlong, or give it weight 0, and "
+                "run the recipe into a new place"
             )
+
+
+def refuse_starving_lanes(manifest: Manifest, position: Position) -> None:
+    """Stop when a lane gets the same chunks in every pass, and none of them gives a token.
+
+    With `shuffle.chunks` each pass has its own order, so only unshuffled data sets can starve one.
+    """
+    recipe = manifest.recipe
+    if recipe["shuffle"]["chunks"]:
+        return
+    for dataset, frozen in enumerate(manifest.datasets):
+        cycle = frozen.chunk_count // gcd(frozen.chunk_count, manifest.lanes)
+        for head in position.heads:
+            if head.state is None or recipe["datasets"][frozen.name]["passes"] != "repeat":
+                continue
+            entry = head.state.datasets[dataset]
+            used_up = min([entry.next_number, *_open_numbers(entry)])
+            if used_up >= cycle and not _given_tokens(entry):
+                raise SourceError(
+                    f"datasets.{frozen.name} must give every lane a token, gives lane {head.lane} "
+                    f"none: it gets the same {cycle} chunks in every pass, and no document begins "
+                    "in them; it would wait for ever; set shuffle.chunks to true, or use fewer "
+                    "lanes or larger chunk_bytes, and run the recipe into a new place"
+                )
+
+
+def _given_tokens(entry: DatasetState) -> int:
+    """Return the tokens that a data set gave to a lane's packs."""
+    return entry.counters.read_tokens - entry.counters.dropped_tokens
 
 
 def _open_numbers(entry: DatasetState) -> list[int]:
@@ -49,7 +83,7 @@ def _last_state(store: Store, manifest: Manifest, head: LaneHead) -> LaneState |
     if not head.ended or head.length == 0:
         return head.state
     shard = (head.length - 1) // manifest.samples_per_shard
-    return read_state(store, head.lane, shard)
+    return Heads(store, manifest).state(head.lane, shard)
 
 
 def refuse_holes(store: Store, position: Position, complete_samples: int) -> None:

@@ -250,11 +250,12 @@ def decode_state(data: bytes | memoryview, name: str) -> LaneState:
 
 
 def same_state(stored: bytes, computed: bytes) -> bool:
-    """Say whether two encodings hold the same state, whichever library version wrote them."""
-    try:
-        return bool(_single(stored, "stored state") == _single(computed, "computed state"))
-    except CorruptObjectError:
-        return False
+    """Say whether two encodings hold the same state, whichever library version wrote them.
+
+    Raises:
+        CorruptObjectError: one of them is damaged.
+    """
+    return bool(_single(stored, "stored state") == _single(computed, "computed state"))
 
 
 def read_counters(data: bytes | memoryview, name: str = "lane state") -> list[DatasetCounters]:

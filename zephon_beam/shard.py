@@ -247,12 +247,13 @@ def verify_digest(header: ShardHeader, samples: Samples, name: str) -> list[byte
 
 
 def same_shard(stored: bytes, computed: bytes) -> bool:
-    """Say whether two shard files hold the same rows under the same identity."""
-    try:
-        stored_header, samples = decode_shard(stored, "stored shard")
-        verify_digest(stored_header, samples, "stored shard")
-    except CorruptShardError:
-        return False
+    """Say whether two shard files hold the same rows under the same identity.
+
+    Raises:
+        CorruptShardError: the stored one is damaged.
+    """
+    stored_header, samples = decode_shard(stored, "stored shard")
+    verify_digest(stored_header, samples, "stored shard")
     return stored_header == decode_header(computed, "computed shard")
 
 

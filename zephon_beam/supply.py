@@ -17,11 +17,14 @@ from zephon_beam.lane_config import LaneConfig
 from zephon_beam.lane_state import DatasetState, LaneState, SlotState
 from zephon_beam.mixing import Mixer
 from zephon_beam.plan import LanePlan, SupplyEntry
+from zephon_beam.sample_order import SampleOrder
 
 _FIRST_BYTES_PER_TOKEN = 4.0
 """Before anything was read; byte-level tokenizers on prose and code take 3 to 5."""
 _MARGIN = Fraction(11, 10)
 _SPARE_CHUNKS = 2
+_MAX_NEW_PARTS = 4096
+"""Parts of one data set, lane and advance beyond the open chunks: they may be tiny."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,13 +66,28 @@ class SupplyPlanner:
         self._catalogs = catalogs
         self._orders = orders
 
-    def lane_target(self, until_samples: int | None, lane: int) -> int | None:
-        """Return how many samples a lane must commit for a prefix of `until_samples`."""
-        if until_samples is None:
-            return None
+    def lane_targets(
+        self, until_samples: int | None, lengths: Sequence[int | None]
+    ) -> list[int | None]:
+        """Return how many samples each lane must commit for a prefix of `until_samples`.
+
+        Args:
+            until_samples: length of the prefix, None without a limit.
+            lengths: samples of the lanes that have ended; the others must make up for them.
+        """
         config = self._config
-        needed = max(0, -(-(until_samples - lane) // config.lanes))
-        return -(-needed // config.samples_per_shard) * config.samples_per_shard
+        if until_samples is None:
+            return [None] * config.lanes
+        order = SampleOrder(config.lanes, lengths)
+        if order.total is not None:
+            until_samples = min(until_samples, order.total)
+        if not until_samples:
+            return [0] * config.lanes
+        lanes, indices = order.locate(until_samples - 1, until_samples)
+        last_lane, index = int(lanes[0]), int(indices[0])
+        needed = [index + 1 if lane <= last_lane else index for lane in range(config.lanes)]
+        size = config.samples_per_shard
+        return [-(-count // size) * size for count in needed]
 
     def plan(
         self, heads: Sequence[LaneHead], *, advance_bytes: int, until_samples: int | None
@@ -82,10 +100,12 @@ class SupplyPlanner:
             until_samples: global samples wanted, None without a limit.
         """
         ratios = self._bytes_per_token(heads)
+        lengths = [head.length if head.ended else None for head in heads]
+        targets = self.lane_targets(until_samples, lengths)
         plans = []
         active = [head for head in heads if not head.ended]
         for head in active:
-            target = self.lane_target(until_samples, head.lane)
+            target = targets[head.lane]
             if target is not None and head.samples >= target:
                 continue
             budget = advance_bytes // max(1, len(active))
@@ -153,7 +173,8 @@ class SupplyPlanner:
         supplied = False
         for place, (number, part) in enumerate(self._in_order_of_use(head.lane, dataset, state)):
             is_current = place < len(state.slots)
-            if not is_current and supplied and wanted <= 0:
+            enough = wanted <= 0 or place >= len(state.slots) + _MAX_NEW_PARTS
+            if not is_current and supplied and enough:
                 return
             position = order.position(head.lane, number)
             if position is None:

@@ -137,7 +137,7 @@ def _spell(done: Any) -> str:
         )
     wanted = f", {count(done.until_samples)} wanted" if done.until_samples else ""
     return (
-        f"advances {done.advance}: {count(done.complete_samples)} samples complete{wanted}, after "
+        f"advance {done.advance}: {count(done.complete_samples)} samples complete{wanted}, after "
         f"{done.seconds:.1f} s\n"
     )
 

@@ -176,8 +176,8 @@ def test_run_hands_over_limits_sizes_and_beam_options(
     }
     captured = capsys.readouterr()
     assert captured.err == (
-        "advances 3: 10 samples complete, 2,000 wanted, after 1.5 s\n"
-        "advances 3: 1,000 samples complete, 2,000 wanted, after 1.5 s\n"
+        "advance 3: 10 samples complete, 2,000 wanted, after 1.5 s\n"
+        "advance 3: 1,000 samples complete, 2,000 wanted, after 1.5 s\n"
     )
     assert captured.out == (
         "samples   1,024, complete: 1,000\n"

@@ -112,6 +112,7 @@ def _head(world: World, lane: int, process: LaneProcess, number: int) -> LaneHea
         state=process.state(),
         waiting=waiting,
         ended=process.ended,
+        length=process.samples if process.ended else 0,
     )
 
 
@@ -196,8 +197,16 @@ def test_a_limited_run_takes_few_advances_and_supplies_little_too_much() -> None
 def test_targets_are_whole_shards_of_every_lane() -> None:
     """A prefix of N samples needs the first N // lanes of each lane, rounded up to shards."""
     planner = World([[5]], passes=1, weights=[1], interleave=1).planner
-    assert [planner.lane_target(9, lane) for lane in range(LANES)] == [8, 4]
-    assert planner.lane_target(None, 0) is None
+    assert planner.lane_targets(9, [None, None]) == [8, 4]
+    assert planner.lane_targets(None, [None, None]) == [None, None]
+
+
+def test_lanes_that_go_on_make_up_for_those_that_ended() -> None:
+    """Of 20 samples, 3 are in the lane that ended with 3; the other one needs the 17 that remain."""
+    planner = World([[5]], passes=1, weights=[1], interleave=1).planner
+    assert planner.lane_targets(20, [None, 3])[0] == 20
+    assert planner.lane_targets(20, [None, 3])[0] == -(-17 // SHARD) * SHARD
+    assert planner.lane_targets(50, [5, 3]) == [8, 4]
 
 
 @pytest.mark.parametrize("weights", [[1, 0], [0, 1]])

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
-from zephon_beam.errors import DeterminismError, StoreError
+from zephon_beam.errors import CorruptObjectError, DeterminismError, StoreError
 from zephon_beam.store.base import SameContent
 
 _TEMPORARY = ".tmp-"
@@ -116,8 +116,11 @@ class LocalStore:
 
     def _verify_equal(self, path: Path, data: bytes, same: SameContent | None) -> None:
         stored = path.read_bytes()
-        if stored == data or (same is not None and same(stored, data)):
-            return
+        try:
+            if stored == data or (same is not None and same(stored, data)):
+                return
+        except CorruptObjectError as error:
+            raise CorruptObjectError(f"{path}: {error}") from error
         found, computed = (blake2b(side, digest_size=16).hexdigest() for side in (stored, data))
         raise DeterminismError(
             f"{path} exists with other content: stored {found}, computed {computed}; the same "

@@ -1,0 +1,146 @@
+"""Heads: the stored objects that a lane can go on from, as far as they can be trusted.
+
+A carry or a state counts only if it is whole and says of itself that it belongs to this stream,
+this lane and this place. Anything else is as good as missing, which costs time only.
+"""
+
+import json
+from collections.abc import Callable
+
+from zephon_beam.carry import decode_carry_head
+from zephon_beam.errors import CorruptObjectError
+from zephon_beam.lane_state import LaneState, decode_state
+from zephon_beam.layout import (
+    carry_name,
+    end_name,
+    lane_folder,
+    number_of,
+    shard_name,
+    state_name,
+)
+from zephon_beam.manifest import Manifest
+from zephon_beam.store.base import Store
+from zephon_beam.supply import LaneHead
+
+
+class Heads:
+    """Reads the heads of a stream's lanes."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        """Read from the stream that the manifest describes."""
+        self._store = store
+        self._manifest = manifest
+
+    def length(self, lane: int) -> int | None:
+        """Return how many samples a lane has, None if it has not ended.
+
+        Raises:
+            CorruptObjectError: the object that says so is damaged.
+        """
+        name = end_name(lane)
+        try:
+            return int(json.loads(self._store.get(name))["samples"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptObjectError(
+                f"{name} is corrupt: {error}; the lane's length is unknown; delete it and run the "
+                "recipe again"
+            ) from error
+
+    def carry(self, lane: int, number: int) -> LaneHead | None:
+        """Return a carry as a head, None if it is missing or not to be trusted."""
+        name = carry_name(lane, number)
+        try:
+            carry = decode_carry_head(self._store.open_mmap(name), name)
+        except (FileNotFoundError, CorruptObjectError):
+            return None
+        if carry.advance != number or not self._is_ours(carry.state, lane):
+            return None
+        return LaneHead(
+            lane=lane,
+            kind="carry",
+            number=number,
+            state=carry.state,
+            waiting=tuple(carry.waiting),
+        )
+
+    def newest_carry(self, lane: int) -> LaneHead | None:
+        """Return the carry with the highest number, None if there is none to be trusted."""
+        numbers = self._carry_numbers(lane)
+        return self.carry(lane, numbers[-1]) if numbers else None
+
+    def state(self, lane: int, shard: int) -> LaneState | None:
+        """Return the lane state after a shard, None if it is missing or not to be trusted."""
+        name = state_name(lane, shard)
+        try:
+            state = decode_state(self._store.get(name), name)
+        except (FileNotFoundError, CorruptObjectError):
+            return None
+        return state if self._is_ours(state, lane) else None
+
+    def start(self, lane: int) -> LaneHead:
+        """Return the head of a lane that starts from nothing, or has ended."""
+        length = self.length(lane)
+        return LaneHead(
+            lane=lane,
+            kind="none",
+            number=-1,
+            state=None,
+            ended=length is not None,
+            length=length or 0,
+        )
+
+    def furthest(self, lane: int) -> LaneHead:
+        """Return the furthest head: of the newest carry and the last state of the gapless shards.
+
+        Ties go to the carry. Costs a listing of the lane's shards.
+        """
+        head = self.start(lane)
+        if head.ended:
+            return head
+        shards = self._gapless(lane)
+        head = self.last_state(lane, shards) or head
+        for number in reversed(self._carry_numbers(lane)):
+            carry = self.carry(lane, number)
+            if carry is not None and self.shard_count(carry.samples) <= shards:
+                return carry if carry.samples >= head.samples else head
+        return head
+
+    def last_state(self, lane: int, shards: int) -> LaneHead | None:
+        """Return the newest trusted state after one of the first `shards` shards."""
+        for shard in range(shards - 1, -1, -1):
+            state = self.state(lane, shard)
+            if state is not None:
+                return LaneHead(lane=lane, kind="state", number=shard, state=state)
+        return None
+
+    def shard_count(self, samples: int) -> int:
+        """Return how many shards hold so many samples of a lane."""
+        return -(-samples // self._manifest.samples_per_shard)
+
+    def _is_ours(self, state: LaneState, lane: int) -> bool:
+        return state.fingerprint == self._manifest.fingerprint and state.lane == lane
+
+    def _carry_numbers(self, lane: int) -> list[int]:
+        folder = lane_folder("carry", lane)
+        return numbered(self._store, folder, lambda number: carry_name(lane, number))
+
+    def _gapless(self, lane: int) -> int:
+        """Return how many shards of a lane exist without a hole from its start."""
+        folder = lane_folder("shards", lane)
+        numbers = numbered(self._store, folder, lambda number: shard_name(lane, number))
+        return next((n for n, number in enumerate(numbers) if n != number), len(numbers))
+
+
+def numbered(store: Store, folder: str, namer: Callable[[int], str]) -> list[int]:
+    """Return the numbers of the objects in a folder, in order, passing over foreign files."""
+    found = []
+    for name in store.list(folder):
+        try:
+            number = number_of(name)
+        except ValueError:
+            continue
+        if namer(number) == name:
+            found.append(number)
+    return sorted(found)
