@@ -202,7 +202,7 @@ def test_targets_are_whole_shards_of_every_lane() -> None:
 
 
 def test_lanes_that_go_on_make_up_for_those_that_ended() -> None:
-    """Of 20 samples, 3 are in the lane that ended with 3; the other one needs the 17 that remain."""
+    """Of 20 samples 3 are in the lane that ended with 3; the other one needs the other 17."""
     planner = World([[5]], passes=1, weights=[1], interleave=1).planner
     assert planner.lane_targets(20, [None, 3])[0] == 20
     assert planner.lane_targets(20, [None, 3])[0] == -(-17 // SHARD) * SHARD
