@@ -32,6 +32,7 @@ from zephon_beam.sample_order import SampleOrder
 from zephon_beam.supply import SupplyPlanner
 
 DEFAULT_ADVANCE_BYTES = 128 * 1024 * 1024
+_DATASET_FACTS = ("tokens", "share", "truncated_tokens", "dropped_tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +76,7 @@ def run_stream(
 
     Returns:
         samples, complete_samples, tokens, tokens_per_second, advances, finished, datasets
-        {name: {tokens, share}}: the same facts as `run --json` prints.
+        {name: {tokens, share, truncated_tokens, dropped_tokens}}: as `run --json` prints them.
 
     Raises:
         RecipeError: the recipe or an option is wrong, or the stream would never end.
@@ -202,7 +203,7 @@ def _facts(
         "advances": advances,
         "finished": found["finished"],
         "datasets": {
-            name: {"tokens": entry["tokens"], "share": entry["share"]}
+            name: {key: entry[key] for key in _DATASET_FACTS}
             for name, entry in found["datasets"].items()
         },
     }

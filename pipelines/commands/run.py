@@ -88,6 +88,7 @@ def execute(args: argparse.Namespace) -> int:
         write_json(facts)
     else:
         _write_text(facts)
+        _write_remark(facts, args.until_samples)
     return 0
 
 
@@ -142,6 +143,14 @@ def _spell(done: Any) -> str:
     )
 
 
+def _write_remark(facts: dict[str, Any], until_samples: int | None) -> None:
+    """Say what the figures alone would leave open."""
+    if until_samples and facts["finished"] and facts["complete_samples"] < until_samples:
+        write_line(f"the sources are used up: {count(until_samples)} samples were wanted")
+    elif not facts["advances"]:
+        write_line("nothing was left to do")
+
+
 def _write_text(facts: dict[str, Any]) -> None:
     samples = f"{count(facts['samples'])}, complete: {count(facts['complete_samples'])}"
     write_facts(
@@ -154,9 +163,13 @@ def _write_text(facts: dict[str, Any]) -> None:
     )
     write_line()
     write_table(
-        ("data set", "share", "tokens"),
+        ("data set", "share", "tokens", "truncated", "dropped"),
         [
-            (name, percent(entry["share"]), count(entry["tokens"]))
+            (
+                name,
+                percent(entry["share"]),
+                *(count(entry[key]) for key in ("tokens", "truncated_tokens", "dropped_tokens")),
+            )
             for name, entry in facts["datasets"].items()
         ],
     )

@@ -28,7 +28,15 @@ FACTS = {
     "tokens_per_second": 1234.5,
     "advances": 2,
     "finished": False,
-    "datasets": {"web": {"tokens": 1_500_000, "share": 0.75}, "code": {"tokens": 5, "share": 0.25}},
+    "datasets": {
+        "web": {
+            "tokens": 1_500_000,
+            "share": 0.75,
+            "truncated_tokens": 7,
+            "dropped_tokens": 0,
+        },
+        "code": {"tokens": 5, "share": 0.25, "truncated_tokens": 0, "dropped_tokens": 8000},
+    },
 }
 Capture = pytest.CaptureFixture[str]
 
@@ -185,9 +193,9 @@ def test_run_hands_over_limits_sizes_and_beam_options(
         "tokens/s  1,234\n"
         "advances  2\n"
         "\n"
-        "data set    share     tokens\n"
-        "web       75.00 %  1,500,000\n"
-        "code      25.00 %          5\n"
+        "data set    share     tokens  truncated  dropped\n"
+        "web       75.00 %  1,500,000          7        0\n"
+        "code      25.00 %          5          0    8,000\n"
     )
 
 

@@ -17,6 +17,9 @@ from zephon_beam.errors import CorruptObjectError, DeterminismError, StoreError
 from zephon_beam.store.base import SameContent
 
 _TEMPORARY = ".tmp-"
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
+_POPULATE_BYTES = 8 * 1024 * 1024
+"""Files up to this size are mapped at once: a fault for each page costs more than the copy."""
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.EPERM)
 
 
@@ -88,9 +91,11 @@ class LocalStore:
         """Map a file read-only; the pages stay shared with every other reader of the host."""
         path = self._path(name)
         with _told_by_path(path, "read"), path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
                 return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            flags = mmap.MAP_SHARED | (_POPULATE if size <= _POPULATE_BYTES else 0)
+            return memoryview(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
 
     def exists(self, name: str) -> bool:
         """Say whether the file exists."""
