@@ -33,8 +33,10 @@ def refuse_empty_datasets(store: Store, manifest: Manifest, position: Position) 
             for number in [entry.next_number, *_open_numbers(entry)]
         )
         tokens = sum(_given_tokens(entry) for _, entry in saved)
-        if is_opened and whole_pass and tokens == 0:
-            dropped = sum(entry.counters.dropped_tokens for _, entry in saved)
+        dropped = sum(entry.counters.dropped_tokens for _, entry in saved)
+        # A finite data set of which everything is dropped is counted as such, and ends.
+        ends = manifest.recipe["datasets"][frozen.name]["passes"] != "repeat"
+        if is_opened and whole_pass and tokens == 0 and not (ends and dropped):
             reason = "all were dropped as longer than seq_len" if dropped else "got none"
             raise SourceError(
                 f"datasets.{frozen.name} must give at least one token in a pass, {reason} from "
