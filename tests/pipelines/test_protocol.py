@@ -103,20 +103,21 @@ def test_foreign_files_are_passed_over(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_limited_run_of_lanes_that_end_early_reaches_its_limit(tmp_path: Path) -> None:
-    """One lane has almost nothing; the others make up for it."""
+    """One lane gets files of almost nothing; the others make up for it."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
-    for number in range(3):
-        text = "a few words" if number == 1 else "many more words than that " * 400
-        (corpus / f"{number}.txt").write_text(text)
+    for number in range(60):
+        text = "a" + " " * 1100 if number % 3 == 1 else "many more words than that " * 50
+        (corpus / f"{number:02d}.txt").write_text(text)
     recipe = make_recipe(
         corpus,
         lanes=3,
         shuffle={"chunks": False, "interleave": 1},
         dataset={"files": str(corpus / "*.txt"), "format": "text", "passes": 1},
     )
-    facts = run_stream(recipe, tmp_path / "stream", until_samples=100)
-    assert facts["complete_samples"] >= 100
+    facts = run_stream(recipe, tmp_path / "stream", until_samples=330, advance_bytes=1)
+    assert facts["complete_samples"] >= 330
+    assert not facts["finished"]
     total = run_stream(recipe, tmp_path / "stream")
     assert total["finished"]
     assert run_stream(recipe, tmp_path / "stream", until_samples=10**6)["advances"] == 0
