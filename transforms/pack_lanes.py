@@ -6,7 +6,7 @@ back what is left. Drains happen when enough has gathered and when the timer of 
 When a drain happens changes nothing but time: the lane process is a Kahn process.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -40,6 +40,10 @@ from zephon_beam.shard import encode_shard
 DEFAULT_DRAIN_BYTES = 16 * 1024 * 1024
 _REPORT_PARTS = 8
 """Parts of a lane between two reports of progress: about 2 MiB of source."""
+
+
+WaitingPayload = tuple[SequencePart, bytes]
+"""A part that waits, and its encoding."""
 
 
 class PackLanes(beam.PTransform[Any, Any]):
@@ -106,7 +110,7 @@ class _PackLane(beam.DoFn):
                 arrived += len(waiting)
         if arrived >= threshold and state.read() is not None:
             _, left = yield from self._drain(lane, state, parts)
-            arrived, threshold = 0, max(self._drain_bytes, left)
+            arrived, threshold = 0, self._next_threshold(left)
         gathered.write((arrived, threshold, count))
 
     @on_timer(ROUND)
@@ -125,21 +129,19 @@ class _PackLane(beam.DoFn):
             return
         process, left = yield from self._drain(lane, state, parts)
         _, _, count = gathered.read() or (0, 0, 0)
-        gathered.write((0, max(self._drain_bytes, left), count))
+        gathered.write((0, self._next_threshold(left), count))
         plan = self._plan.lane(lane)
         if process.ended:
             yield end_commit(lane, process.samples)
             return
-        waiting = {part.key: (part, payload) for part, payload in _decoded(parts.read())}
-        if not supply_is_complete(plan, process, {key: item[0] for key, item in waiting.items()}):
+        if not supply_is_complete(plan, process, {part.key: part for part, _ in left}):
             return
-        order = process.waiting()
         head = CarryHead(
             advance=self._plan.advance,
             state=process.state(),
-            waiting=[_describe(waiting[key][0]) for key in order],
+            waiting=[_describe(part) for part, _ in left],
         )
-        carry = encode_carry(head, [waiting[key][1] for key in order])
+        carry = encode_carry(head, [payload for _, payload in left])
         yield carry_commit(lane, self._plan.advance, carry)
 
     def _accept_head(self, lane: int, payload: bytes, state: Any) -> list[bytes]:
@@ -160,31 +162,35 @@ class _PackLane(beam.DoFn):
 
     def _drain(
         self, lane: int, state: Any, parts: Any
-    ) -> Generator[LaneCommit, None, tuple[LaneProcess, int]]:
+    ) -> Generator[LaneCommit, None, tuple[LaneProcess, list[WaitingPayload]]]:
         """Offer all parts, commit full shards, write back the rest.
 
         Yields:
             Shard commits.
 
         Returns:
-            (the lane process, bytes of the parts that still wait).
+            (the lane process, the parts that still wait, in order).
         """
         encoded = state.read()
         start = decode_state(encoded, f"state of lane {lane}") if encoded else None
         process = LaneProcess(self._config, lane, start)
-        payloads: dict[PartKey, bytes] = {}
-        for part, payload in _decoded(parts.read()):
+        offered: dict[PartKey, WaitingPayload] = {}
+        for payload in parts.read():
+            part = decode_part(payload)
             if process.offer(part):
-                payloads[part.key] = payload
+                offered[part.key] = (part, payload)
         for draft in process.take_shards():
             yield self._commit(draft)
         parts.clear()
-        left = 0
-        for key in process.waiting():
-            parts.add(payloads[key])
-            left += len(payloads[key])
+        left = [offered[key] for key in process.waiting()]
+        for _, payload in left:
+            parts.add(payload)
         state.write(encode_state(process.state()))
         return process, left
+
+    def _next_threshold(self, left: Sequence[WaitingPayload]) -> int:
+        """Return how many new bytes start a drain: as many as wait, which it reads again."""
+        return max(self._drain_bytes, sum(len(payload) for _, payload in left))
 
     def _commit(self, draft: ShardDraft) -> LaneCommit:
         config = self._config
@@ -217,11 +223,6 @@ def supply_is_complete(
             if key not in waiting and part <= end and process.needs(key):
                 return False
     return True
-
-
-def _decoded(payloads: Iterable[bytes]) -> Iterator[tuple[SequencePart, bytes]]:
-    for payload in payloads:
-        yield decode_part(payload), payload
 
 
 def _describe(part: SequencePart) -> WaitingPart:

@@ -3,7 +3,6 @@
 import re
 
 MANIFEST = "stream.json"
-_LANE = re.compile(r"lane-(\d{5})")
 _NUMBERED = re.compile(r"(\d+)\.[a-z]+")
 
 
