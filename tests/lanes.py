@@ -16,13 +16,19 @@ from zephon_beam.sequences import PartKey, SequencePart, decode_part, encode_par
 from zephon_beam.shard import encode_shard
 
 DTYPE = np.uint32
+QUARANTINED = -1
+"""Length that stands for a document set aside."""
 
 
 def make_part(
     *, dataset: int, number: int, part: int, last: bool, lengths: Sequence[int], first_token: int
 ) -> SequencePart:
-    """Make a part whose tokens are consecutive numbers, so that each is known by its value."""
-    offsets = np.concatenate(([0], np.cumsum(np.array(lengths, np.int64)))).astype(np.int64)
+    """Make a part whose tokens are consecutive numbers, so that each is known by its value.
+
+    A length of `QUARANTINED` makes an empty document that was set aside.
+    """
+    given = np.array(lengths, np.int64)
+    offsets = np.concatenate(([0], np.cumsum(np.maximum(given, 0)))).astype(np.int64)
     count = len(lengths)
     return SequencePart(
         key=PartKey(dataset=dataset, number=number, part=part),
@@ -34,6 +40,7 @@ def make_part(
         files=np.full(count, dataset, np.uint32),
         locators=np.arange(count, dtype=np.int64) + 1000 * part,
         outputs=np.zeros(count, np.uint32),
+        quarantined=given == QUARANTINED,
     )
 
 

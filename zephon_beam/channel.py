@@ -43,6 +43,7 @@ class DatasetCounters:
     truncated_tokens: int = 0
     dropped_tokens: int = 0
     quarantined_documents: int = 0
+    """Documents set aside as unusable; counted in `documents` too, their tokens are unknown."""
     opened_bytes: int = 0
     """Source bytes of the parts that were opened; with `opened_tokens`, for planning the supply."""
     opened_tokens: int = 0
@@ -173,6 +174,8 @@ class Channel:
 
     def _finish_document(self, slot: Slot, view: View) -> None:
         self.counters.documents += 1
+        if view.quarantined is not None and view.quarantined[slot.document]:
+            self.counters.quarantined_documents += 1
         slot.document += 1
         slot.offset = 0
         if slot.document == view.count:

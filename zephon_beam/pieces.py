@@ -31,6 +31,7 @@ class View:
         "offsets",
         "outputs",
         "passes",
+        "quarantined",
         "starts",
         "tokens",
     )
@@ -42,6 +43,7 @@ class View:
         loss_mask: Array | None,
         bounds: Array,
         columns: "PieceColumns",
+        quarantined: Array | None = None,
     ) -> None:
         """Unpack arrays once.
 
@@ -51,6 +53,7 @@ class View:
             bounds: int64[documents + 1], bounds of each document's tokens.
             columns: one value per document; `offsets` and `nexts` say where in its document an
                 entry begins and which token follows it.
+            quarantined: bool[documents] or None: which documents were set aside, all empty.
         """
         self.tokens = tokens
         self.loss_mask = loss_mask
@@ -64,6 +67,9 @@ class View:
         self.offsets: list[int] = columns.offsets.tolist()
         self.passes: list[int] = columns.passes.tolist()
         self.nexts: list[int] = columns.nexts.tolist()
+        self.quarantined: list[bool] | None = None
+        if quarantined is not None and bool(quarantined.any()):
+            self.quarantined = quarantined.tolist()
 
     @classmethod
     def of_part(cls, part: SequencePart) -> "View":
@@ -79,7 +85,11 @@ class View:
             nexts=np.full(count, -1, np.int32),
         )
         return cls(
-            tokens=part.tokens, loss_mask=part.loss_mask, bounds=part.offsets, columns=columns
+            tokens=part.tokens,
+            loss_mask=part.loss_mask,
+            bounds=part.offsets,
+            columns=columns,
+            quarantined=part.quarantined,
         )
 
 

@@ -36,6 +36,8 @@ class SequencePart:
     offsets: int64[documents + 1], bounds of each document's tokens.
     files, locators, outputs: uint32, int64, uint32 [documents]; where each document came from.
     loss_mask: uint8 like tokens, or None.
+    quarantined: bool[documents] or None: documents set aside as unusable. Each keeps its place
+        with an empty sequence, so that no other document moves.
     """
 
     key: PartKey
@@ -49,6 +51,7 @@ class SequencePart:
     locators: Array
     outputs: Array
     loss_mask: Array | None = None
+    quarantined: Array | None = None
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -69,6 +72,8 @@ def encode_part(part: SequencePart) -> bytes:
     }
     if part.loss_mask is not None:
         columns["loss_mask"] = pa.LargeListArray.from_arrays(offsets, pa.array(part.loss_mask))
+    if part.quarantined is not None and bool(part.quarantined.any()):
+        columns["quarantined"] = pa.array(part.quarantined, pa.bool_())
     metadata = {
         "dataset": str(part.key.dataset),
         "number": str(part.key.number),
@@ -97,6 +102,7 @@ def decode_part(data: bytes) -> SequencePart:
         key = PartKey(dataset=metadata["dataset"], number=metadata["number"], part=metadata["part"])
         tokens = batch.column("tokens")
         has_mask = "loss_mask" in batch.schema.names
+        has_quarantined = "quarantined" in batch.schema.names
         return SequencePart(
             key=key,
             last=bool(metadata["last"]),
@@ -108,6 +114,11 @@ def decode_part(data: bytes) -> SequencePart:
             locators=np.asarray(batch.column("locator")),
             outputs=np.asarray(batch.column("output")),
             loss_mask=np.asarray(batch.column("loss_mask").values) if has_mask else None,
+            quarantined=(
+                batch.column("quarantined").to_numpy(zero_copy_only=False)
+                if has_quarantined
+                else None
+            ),
         )
     except (pa.ArrowInvalid, OSError, KeyError, AttributeError, StopIteration) as error:
         raise CorruptObjectError(

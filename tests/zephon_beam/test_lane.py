@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lanes import (
+    QUARANTINED,
     Source,
     draft_bytes,
     make_config,
@@ -166,3 +167,16 @@ def test_state_survives_encoding() -> None:
     for draft in run_in_order(make_config(source, samples_per_shard=1), source):
         encoded = encode_state(draft.state)
         assert encode_state(decode_state(encoded, "state")) == encoded
+
+
+def test_a_quarantined_document_keeps_its_place_and_is_counted_where_it_is_passed() -> None:
+    """It yields no piece, and the count survives arrivals, restarts and codecs."""
+    source = make_source([[[[4, QUARANTINED, 4], [QUARANTINED]], [[4]], [[QUARANTINED, 4]]]])
+    config = make_config(source, interleave=1, samples_per_shard=1, seq_len=4)
+    drafts = run_in_order(config, source)
+    counters = [draft.state.datasets[0].counters for draft in drafts]
+    assert [count.documents for count in counters] == [1, 3, 5, 7]
+    assert [count.quarantined_documents for count in counters] == [0, 1, 2, 3]
+    assert [draft_bytes(draft) for draft in run_shuffled(config, source, 1)] == [
+        draft_bytes(draft) for draft in drafts
+    ]

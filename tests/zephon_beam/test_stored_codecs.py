@@ -1,17 +1,19 @@
 """Plans, carries, parts and manifests: what is stored comes back, and damage is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lanes import make_config, make_part, make_source
+from tests.lanes import QUARANTINED, make_config, make_part, make_source
 from zephon_beam.carry import CarryHead, WaitingPart, decode_carry, decode_carry_head, encode_carry
 from zephon_beam.errors import CorruptObjectError
 from zephon_beam.lane import LaneProcess
 from zephon_beam.lane_state import decode_state, encode_state, same_state
 from zephon_beam.plan import LanePlan, Plan, SupplyEntry, decode_plan, encode_plan
-from zephon_beam.sequences import PartKey, decode_part, encode_part
+from zephon_beam.sequences import PartKey, SequencePart, decode_part, encode_part
 
 PLAN = Plan(
     advance=3,
@@ -106,3 +108,17 @@ def test_states_compare_by_content() -> None:
     assert not same_state(state, encode_state(other))
     with pytest.raises(CorruptObjectError, match="stored state"):
         same_state(b"", state)
+
+
+def test_a_part_says_which_documents_were_set_aside_only_if_any_were() -> None:
+    """A part without any has the same bytes as before the column existed."""
+
+    def part(lengths: list[int]) -> SequencePart:
+        return make_part(dataset=0, number=0, part=0, last=True, lengths=lengths, first_token=1)
+
+    clean, some = part([2, 3]), part([2, QUARANTINED, 3])
+    again = decode_part(encode_part(some)).quarantined
+    assert again is not None
+    assert again.tolist() == [False, True, False]
+    assert decode_part(encode_part(clean)).quarantined is None
+    assert encode_part(clean) == encode_part(replace(clean, quarantined=None))
