@@ -36,6 +36,7 @@ from zephon_beam.manifest import (
 )
 from zephon_beam.recipe import Recipe, TokenizerRecipe
 from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
+from zephon_beam.sources.documents import wanted_content
 from zephon_beam.store.base import Store, open_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ def _create(
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
         try:
             formats.append(resolve_format(dataset.format, listed))
-            check_columns(formats[-1], listed[0], dataset.text)
+            check_columns(formats[-1], listed[0], wanted_content(dataset))
         except RecipeError as error:
             raise RecipeError(f"datasets.{name}: {error}") from error
     job = CatalogJob(stream=store.uri, recipe=recipe, formats=tuple(formats), roots=roots)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from zephon_beam.catalog.scan import data_root, list_files, scan_file
 from zephon_beam.catalog.table import Catalog, build_catalog
-from zephon_beam.sources.documents import Documents
+from zephon_beam.sources.documents import Content, Documents
 from zephon_beam.sources.read_part import read_part
 
 Found = tuple[str, int, str]
@@ -44,7 +44,7 @@ def parts(catalog: Catalog, root: str, text_field: str = "text") -> Iterator[Doc
     for chunk in range(catalog.chunk_count):
         part_count = catalog.part_count(chunk)
         for part in range(part_count):
-            documents = read_part(catalog, root, chunk, part, text_field=text_field)
+            documents = read_part(catalog, root, chunk, part, content=Content(field=text_field))
             assert documents.last == (part == part_count - 1)
             assert documents.source_bytes == catalog.part_source_bytes(chunk, part)
             assert len(documents.texts) == len(documents.files) == len(documents.locators)

@@ -4,14 +4,15 @@ Stages that only concern documents hand heads on untouched, so that one stream o
 by lane reaches `PackLanes` and nothing needs a side input.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import astuple, dataclass
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
 from zephon_beam.sequences import PartKey
-from zephon_beam.sources.documents import Documents
+from zephon_beam.sources.documents import Documents, Quarantined, TokenLists
 
 HEAD = 0
 """Kind of an element that holds where a lane starts."""
@@ -77,12 +78,20 @@ def _encode_documents(key: PartKey, pass_number: int, documents: Documents) -> b
         "pass": str(pass_number),
         "last": str(int(documents.last)),
         "source_bytes": str(documents.source_bytes),
+        "quarantined": json.dumps([astuple(entry) for entry in documents.quarantined]),
     }
     columns = {
         "text": pa.array(documents.texts, pa.large_string()),
         "file": pa.array(documents.files, pa.uint32()),
         "locator": pa.array(documents.locators, pa.int64()),
+        "output": pa.array(documents.outputs, pa.uint32()),
     }
+    lists = documents.tokens
+    if lists is not None:
+        bounds = pa.array(lists.offsets, pa.int64())
+        columns["tokens"] = pa.LargeListArray.from_arrays(bounds, pa.array(lists.tokens))
+        if lists.learned is not None:
+            columns["learned"] = pa.LargeListArray.from_arrays(bounds, pa.array(lists.learned))
     schema = pa.schema([(name, column.type) for name, column in columns.items()], metadata=metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -92,14 +101,32 @@ def _encode_documents(key: PartKey, pass_number: int, documents: Documents) -> b
 
 def _decode_documents(data: bytes) -> LaneDocuments:
     reader = pa.ipc.open_stream(pa.py_buffer(data))
-    metadata = {name.decode(): int(value) for name, value in reader.schema.metadata.items()}
+    metadata = {name.decode(): json.loads(value) for name, value in reader.schema.metadata.items()}
     batch = reader.read_next_batch()
     documents = Documents(
         texts=batch.column("text").to_pylist(),
         files=np.asarray(batch.column("file")),
         locators=np.asarray(batch.column("locator")),
+        outputs=np.asarray(batch.column("output")),
         source_bytes=metadata["source_bytes"],
         last=bool(metadata["last"]),
+        tokens=_decode_tokens(batch),
+        quarantined=tuple(
+            Quarantined(place=place, file=file, locator=locator, reason=reason, message=message)
+            for place, file, locator, reason, message in metadata["quarantined"]
+        ),
     )
     key = PartKey(dataset=metadata["dataset"], number=metadata["number"], part=metadata["part"])
     return LaneDocuments(key=key, pass_number=metadata["pass"], documents=documents)
+
+
+def _decode_tokens(batch: pa.RecordBatch) -> TokenLists | None:
+    if "tokens" not in batch.schema.names:
+        return None
+    tokens = batch.column("tokens")
+    learned = batch.column("learned").values if "learned" in batch.schema.names else None
+    return TokenLists(
+        tokens=np.asarray(tokens.values),
+        offsets=np.asarray(tokens.offsets),
+        learned=None if learned is None else np.asarray(learned),
+    )

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
@@ -13,7 +12,7 @@ from transforms.stream_job import StreamJob
 from zephon_beam.chunk_order import document_order
 from zephon_beam.errors import BadRecordError, DriftError, SourceError
 from zephon_beam.sequences import PartKey
-from zephon_beam.sources.documents import Documents
+from zephon_beam.sources.documents import take_documents, wanted_content
 from zephon_beam.sources.read_part import read_part
 
 
@@ -51,6 +50,7 @@ class _ReadParts(beam.DoFn):
         self._plan = self._job.plan()
         self._catalogs = self._job.catalogs()
         self._orders = self._job.chunk_orders()
+        self._contents = [wanted_content(d) for d in self._job.recipe.datasets.values()]
 
     def process(self, element: tuple[int, SupplyItem]) -> Iterator[tuple[int, LaneDocuments]]:
         lane, item = element
@@ -78,7 +78,8 @@ class _ReadParts(beam.DoFn):
                 job.roots[key.dataset],
                 chunk,
                 key.part,
-                text_field=job.recipe.datasets[name].text,
+                content=self._contents[key.dataset],
+                quarantine=job.recipe.bad_records.action == "quarantine",
             )
         except BadRecordError as error:
             raise BadRecordError(
@@ -95,22 +96,11 @@ class _ReadParts(beam.DoFn):
             pass_=pass_number,
             chunk=chunk,
             part=key.part,
-            count=len(documents.texts),
+            count=len(documents),
             shuffle=job.recipe.shuffle.documents,
         )
         self._source_bytes.inc(documents.source_bytes)
-        self._documents.inc(len(documents.texts))
+        self._documents.inc(len(documents))
         return LaneDocuments(
-            key=key, pass_number=pass_number, documents=_permuted(documents, order)
+            key=key, pass_number=pass_number, documents=take_documents(documents, order)
         )
-
-
-def _permuted(documents: Documents, order: np.ndarray) -> Documents:
-    texts = documents.texts
-    return Documents(
-        texts=[texts[place] for place in order.tolist()],
-        files=documents.files[order],
-        locators=documents.locators[order],
-        source_bytes=documents.source_bytes,
-        last=documents.last,
-    )

@@ -55,9 +55,10 @@ class _TokenizeParts(beam.DoFn):
         if documents is None or item.key is None:
             yield lane, (HEAD, item.head or b"")
             return
-        tokens, offsets = frame_documents(
-            self._tokenizer.encode(documents.texts), self._framing, self._dtype
-        )
+        kept = np.ones(len(documents), bool)
+        kept[[entry.place for entry in documents.quarantined]] = False
+        encoded = self._tokenizer.encode(documents.texts)
+        tokens, offsets = frame_documents(encoded, self._framing, self._dtype, kept=kept)
         self._tokens.inc(len(tokens))
         part = SequencePart(
             key=item.key,
@@ -68,6 +69,7 @@ class _TokenizeParts(beam.DoFn):
             offsets=offsets,
             files=documents.files,
             locators=documents.locators,
-            outputs=np.zeros(len(documents.texts), np.uint32),
+            outputs=documents.outputs,
+            quarantined=None if kept.all() else ~kept,
         )
         yield lane, (PART, encode_part(part))

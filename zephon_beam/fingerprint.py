@@ -25,6 +25,7 @@ def recipe_identity(recipe: Recipe) -> dict[str, Any]:
     Determinism: depends on the recipe alone. The order of data sets counts, so it is kept.
     """
     identity = recipe_to_mapping(recipe)
+    _drop_later_defaults(identity)
     del identity["name"], identity["tokenizer"]["path"], identity["shard"]
     for dataset in identity["datasets"].values():
         del dataset["files"]
@@ -39,12 +40,33 @@ def recipe_identity(recipe: Recipe) -> dict[str, Any]:
     return identity
 
 
+_LATER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "": {"chat": {"loss_on": "assistant", "overlong": "truncate"}, "holdout": None},
+    "tokenizer": {"pattern": None, "special": {}},
+    "packing": {"segment_multiple": 1},
+    "datasets.*": {"messages": None, "tokens": None, "loss_mask": None, "transforms": []},
+}
+"""Keys that the first version of the recipe did not have, and what they ask for when they ask for
+nothing: left out then, so that the streams of that version keep their fingerprints."""
+
+
+def _drop_later_defaults(identity: dict[str, Any]) -> None:
+    tables = [("", identity), ("tokenizer", identity["tokenizer"])]
+    tables += [("packing", identity["packing"])]
+    tables += [("datasets.*", dataset) for dataset in identity["datasets"].values()]
+    for table, values in tables:
+        for key, default in _LATER_DEFAULTS[table].items():
+            if values[key] == default:
+                del values[key]
+
+
 def fingerprint(
     recipe: Recipe,
     *,
     tokenizer_digest: str,
     catalog_digests: Mapping[str, str],
     format_version: int,
+    code_versions: Mapping[str, str] | None = None,
 ) -> str:
     """Hash a recipe and the contents it stands on.
 
@@ -53,6 +75,8 @@ def fingerprint(
         tokenizer_digest: digest of the tokenizer's content.
         catalog_digests: digest of the catalog of each data set of the recipe.
         format_version: version of the stream format.
+        code_versions: what stands for each piece of code and each library that decides bytes
+            besides our own, by name.
 
     Returns:
         BLAKE2b over canonical JSON, 32 hexadecimal digits.
@@ -67,12 +91,14 @@ def fingerprint(
             f"catalog_digests must name the data sets {list(recipe.datasets)}, "
             f"got {list(catalog_digests)}"
         )
-    content = {
+    content: dict[str, Any] = {
         "format_version": format_version,
         "recipe": recipe_identity(recipe),
         "tokenizer": tokenizer_digest,
         "catalogs": {name: catalog_digests[name] for name in recipe.datasets},
     }
+    if code_versions:
+        content["code"] = dict(sorted(code_versions.items()))
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return blake2b(text.encode("ascii"), digest_size=_DIGEST_BYTES).hexdigest()
 

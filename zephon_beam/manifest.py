@@ -52,6 +52,8 @@ class Manifest:
     tokenizer_digest: str
     recipe: dict[str, Any]
     datasets: list[DatasetManifest] = field(default_factory=list)
+    code_versions: dict[str, str] = field(default_factory=dict)
+    """What stands for each piece of code besides our own that decides bytes, by name."""
     format_version: int = FORMAT_VERSION
 
     @property

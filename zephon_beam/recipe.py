@@ -8,7 +8,6 @@ to plain mappings is in `zephon_beam.recipe_mapping`.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from zephon_beam.checks import (
@@ -18,41 +17,12 @@ from zephon_beam.checks import (
     require_int,
     require_text,
 )
-from zephon_beam.errors import RecipeError
-
-FORMATS = ("auto", "jsonl", "parquet", "text")
-"""Source formats that this version reads."""
+from zephon_beam.recipe_datasets import DatasetRecipe
+from zephon_beam.weights import canonical_weight, parse_weight
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MAX_WEIGHT_DIGITS = 12
 _SHARD_TOKENS = 524_288
 _MIB = 1024 * 1024
-
-
-def parse_weight(field_name: str, value: Any) -> Decimal:
-    """Read a mixture weight exactly, as a decimal number.
-
-    Raises:
-        RecipeError: not a finite decimal ≥ 0 with at most 12 significant digits.
-    """
-    repair = "write a plain decimal such as 0.7; weights are relative and need not sum to 1"
-    rule = f"a decimal of at least 0 with at most {_MAX_WEIGHT_DIGITS} significant digits"
-    require(not isinstance(value, bool), field_name, rule, value, repair)
-    try:
-        weight = Decimal(repr(value) if isinstance(value, float) else str(value))
-    except InvalidOperation:
-        raise RecipeError(f"{field_name} must be {rule}, got {value!r}; {repair}") from None
-    require(weight.is_finite() and weight >= 0, field_name, rule, value, repair)
-    # By hand: `normalize` would first round to the context's precision.
-    digits = "".join(map(str, weight.as_tuple().digits)).strip("0")
-    plain = weight == 0 or -30 <= weight.adjusted() <= 30
-    require(plain and len(digits) <= _MAX_WEIGHT_DIGITS, field_name, rule, value, repair)
-    return weight
-
-
-def canonical_weight(weight: Decimal) -> str:
-    """Return one spelling for equal weights: 0.70 and 0.7 are the same recipe."""
-    return format(weight.normalize(), "f") if weight else "0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +30,7 @@ class TokenizerRecipe:
     """Which tokenizer turns text into ids, and which ids frame a document."""
 
     path: str
-    """A Hugging Face `tokenizer.json`, or a folder that holds one."""
+    """A Hugging Face `tokenizer.json`, a folder that holds one, or a tiktoken rank file."""
     eos: str | int | None = "<|endoftext|>"
     """Token text or id appended to each document; None: nothing is appended."""
     bos: str | int | None = None
@@ -69,6 +39,10 @@ class TokenizerRecipe:
     """Id or token text that fills the rest of a row; `auto`: the tokenizer's pad, else `eos`."""
     allow_special: bool = False
     """Whether special-token text inside a document becomes the special token."""
+    pattern: str | None = None
+    """Of a rank file: the regular expression that splits text before it is encoded."""
+    special: Mapping[str, int] = field(default_factory=dict)
+    """Of a rank file: the special tokens and their ids."""
 
     def __post_init__(self) -> None:
         require_text("tokenizer.path", self.path, "name a tokenizer.json or its folder")
@@ -82,40 +56,16 @@ class TokenizerRecipe:
         valid = isinstance(self.pad, (str, int)) and not isinstance(self.pad, bool)
         require(valid, "tokenizer.pad", "an id, a token or auto", self.pad, "e.g. pad: 0")
         require_bool("tokenizer.allow_special", self.allow_special)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DatasetRecipe:
-    """One source of documents and its share of the mixture."""
-
-    files: str | tuple[str, ...]
-    """Glob or path, or several; the order of files is the sorted order of their names."""
-    format: str = "auto"
-    text: str = "text"
-    """Dotted name of the field that holds the text."""
-    weight: str | int | float | Decimal = "1"
-    """Relative weight, a decimal; or `size`: the catalog's bytes, frozen with the stream."""
-    passes: str | int = "repeat"
-    """How often every document is delivered; `repeat`: without end."""
-
-    def __post_init__(self) -> None:
-        patterns = (self.files,) if isinstance(self.files, str) else self.files
-        valid = isinstance(patterns, (tuple, list)) and len(patterns) > 0
-        valid = valid and all(isinstance(item, str) and item for item in patterns)
-        require(valid, "files", "a glob or a list of globs", self.files, "e.g. data/*.jsonl")
-        object.__setattr__(self, "files", tuple(patterns))
-        require_choice("format", self.format, FORMATS, _format_repair(self.format))
-        require_text("text", self.text, "name the field that holds the text")
-        if self.weight != "size":
-            weight = canonical_weight(parse_weight("weight", self.weight))
-            object.__setattr__(self, "weight", weight)
-        if self.passes != "repeat":
-            require_int("passes", self.passes, 1, "write repeat or a number of passes")
-
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        """The globs as a tuple, however they were given."""
-        return (self.files,) if isinstance(self.files, str) else self.files
+        if self.pattern is not None:
+            require_text("tokenizer.pattern", self.pattern, "or leave it out for a tokenizer.json")
+        repair = "write e.g. special: {'<|endoftext|>': 50256}"
+        valid = isinstance(self.special, Mapping) and all(
+            isinstance(token, str) and token for token in self.special
+        )
+        require(valid, "tokenizer.special", "a mapping of token to id", self.special, repair)
+        for token, number in self.special.items():
+            require_int(f"tokenizer.special.{token}", number, 0, repair, 2**31)
+        object.__setattr__(self, "special", dict(self.special))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +144,8 @@ class PackingRecipe:
     overlong: str = "split"
     within: str | Mapping[str, tuple[str, ...]] = "all"
     max_segments: int | None = None
+    segment_multiple: int = 1
+    """Every segment starts at a multiple of this many tokens."""
 
     def __post_init__(self) -> None:
         methods = ("concat", "best_fit", "first_fit", "best_fit_split")
@@ -202,6 +154,7 @@ class PackingRecipe:
         require_choice("packing.overlong", self.overlong, ("split", "truncate", "drop"))
         if self.max_segments is not None:
             require_int("packing.max_segments", self.max_segments, 1, "null sets no limit")
+        require_int("packing.segment_multiple", self.segment_multiple, 1, "1 leaves no gaps")
         if isinstance(self.within, str):
             require_choice("packing.within", self.within, ("all", "dataset"))
         else:
@@ -220,12 +173,40 @@ class BadRecordsRecipe:
     max_fraction: str | float = "0.001"
 
     def __post_init__(self) -> None:
-        require_choice("bad_records.action", self.action, ("fail",))
+        require_choice("bad_records.action", self.action, ("fail", "quarantine"))
         fraction = parse_weight("bad_records.max_fraction", self.max_fraction)
         require(
             fraction <= 1, "bad_records.max_fraction", "at most 1", self.max_fraction, "e.g. 0.001"
         )
         object.__setattr__(self, "max_fraction", canonical_weight(fraction))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatRecipe:
+    """What is learned of conversations, and what happens to those longer than a row."""
+
+    loss_on: str = "assistant"
+    overlong: str = "truncate"
+    """As `packing.overlong`, for conversations: they are not split unless this says so."""
+
+    def __post_init__(self) -> None:
+        require_choice("chat.loss_on", self.loss_on, ("assistant", "last_assistant", "all"))
+        require_choice("chat.overlong", self.overlong, ("split", "truncate", "drop"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HoldoutRecipe:
+    """A share of the documents that training leaves out, the same one for ever."""
+
+    fraction: str | float
+    take: str = "train"
+
+    def __post_init__(self) -> None:
+        require_choice("holdout.take", self.take, ("train", "eval"))
+        fraction = parse_weight("holdout.fraction", self.fraction)
+        rule = "above 0 and below 1"
+        require(0 < fraction < 1, "holdout.fraction", rule, self.fraction, "e.g. 0.001")
+        object.__setattr__(self, "fraction", canonical_weight(fraction))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,7 +241,9 @@ class Recipe:
     mixing: MixingRecipe = field(default_factory=MixingRecipe)
     shuffle: ShuffleRecipe = field(default_factory=ShuffleRecipe)
     packing: PackingRecipe = field(default_factory=PackingRecipe)
+    chat: ChatRecipe = field(default_factory=ChatRecipe)
     bad_records: BadRecordsRecipe = field(default_factory=BadRecordsRecipe)
+    holdout: HoldoutRecipe | None = None
     chunk_bytes: int | None = None
     """Bytes of source per chunk; None: derived per data set and stored in `stream.json`."""
     shard: ShardRecipe = field(default_factory=ShardRecipe)
@@ -395,6 +378,13 @@ class Recipe:
                 {group: list(names) for group, names in within.items()},
                 f"the data sets are {', '.join(self.datasets)}",
             )
+        require(
+            self.seq_len % self.packing.segment_multiple == 0,
+            "packing.segment_multiple",
+            f"a divisor of seq_len ({self.seq_len})",
+            self.packing.segment_multiple,
+            "choose e.g. a power of two that divides it",
+        )
         groups = len(set(self.group_of_dataset))
         size = groups * self.packing.open_bins * self.seq_len * 4
         require(
@@ -404,9 +394,3 @@ class Recipe:
             self.packing.open_bins,
             f"use at most {max(1, 32 * _MIB // (groups * self.seq_len * 4))}",
         )
-
-
-def _format_repair(value: object) -> str:
-    if value in ("avro", "arrow", "webdataset"):
-        return "this version reads jsonl, parquet and text; convert the files to one of these"
-    return ""

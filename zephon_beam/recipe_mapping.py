@@ -15,9 +15,9 @@ from typing import Any, NoReturn, TypeVar
 from zephon_beam.checks import nearest, require
 from zephon_beam.errors import RecipeError
 from zephon_beam.recipe import (
-    FORMATS,
     BadRecordsRecipe,
-    DatasetRecipe,
+    ChatRecipe,
+    HoldoutRecipe,
     MixingRecipe,
     PackingRecipe,
     Recipe,
@@ -26,6 +26,7 @@ from zephon_beam.recipe import (
     ShuffleRecipe,
     TokenizerRecipe,
 )
+from zephon_beam.recipe_datasets import DatasetRecipe, TransformRecipe
 
 _T = TypeVar("_T")
 
@@ -52,7 +53,9 @@ _SECTIONS: dict[str, Any] = {
     "mixing": MixingRecipe,
     "shuffle": ShuffleRecipe,
     "packing": PackingRecipe,
+    "chat": ChatRecipe,
     "bad_records": BadRecordsRecipe,
+    "holdout": HoldoutRecipe,
     "shard": ShardRecipe,
 }
 
@@ -60,38 +63,8 @@ _REQUIRED = ("tokenizer", "datasets")
 """Sections without defaults."""
 
 _LATER: dict[str, dict[str, _Later]] = {
-    "": {
-        "chat": _Later(None, "render the conversations to one text field beforehand"),
-        "holdout": _Later(None, "keep the held-out documents in files of their own"),
-    },
-    "tokenizer": {
-        "pattern": _Later(None, "give a Hugging Face tokenizer.json instead of a rank file"),
-        "special": _Later(None, "give a Hugging Face tokenizer.json instead of a rank file"),
-    },
     "datasets.*": {
-        "transforms": _Later([], "apply them to the files beforehand and leave the key out"),
-        "messages": _Later(
-            None, "render the conversations to one field beforehand and name it with `text`"
-        ),
         "content": _Later(None, "leave media out and name the text field with `text`"),
-        "tokens": _Later(None, "give the documents as text and name the field with `text`"),
-        "loss_mask": _Later(None, "leave it out; every token is learned"),
-    },
-    "packing": {
-        "segment_multiple": _Later(1, "leave it out; segments follow each other without gaps"),
-    },
-    "chat": {
-        "loss_on": _Later("assistant", "render the conversations to one text field beforehand"),
-    },
-}
-
-_LATER_VALUES: dict[tuple[str, str], dict[str, str]] = {
-    ("datasets.*", "format"): dict.fromkeys(
-        ("avro", "arrow", "webdataset", "megatron"),
-        "convert the files to jsonl, parquet or text",
-    ),
-    ("bad_records", "action"): {
-        "quarantine": "write action: fail, and repair or remove the bad records it names",
     },
 }
 
@@ -175,7 +148,7 @@ class _Reading:
         for key, kind in _SECTIONS.items():
             if key == "mixing" and key in values:
                 values[key] = self._mixing(values[key])
-            elif key in values:
+            elif key in values and not (key == "holdout" and values[key] is None):
                 values[key] = self._section(key, values[key], kind)
         values["datasets"] = self._datasets(values["datasets"])
         if values.get("chunk_bytes") is not None:
@@ -184,7 +157,7 @@ class _Reading:
         return self._build((), Recipe, **values)
 
     def _section(self, key: str, value: Any, kind: Any) -> Any:
-        names = ", ".join(field.name for field in fields(kind))
+        names = ", ".join(_known_fields(kind))
         value = self._mapping((key,), value, f"a mapping with keys of {names}")
         values = self._known((key,), value, kind, key)
         if key == "tokenizer":
@@ -226,7 +199,18 @@ class _Reading:
             values["files"] = self._resolve(files, is_glob=True)
         elif isinstance(files, Sequence):
             values["files"] = tuple(self._resolve(item, is_glob=True) for item in files)
+        if "transforms" in values:
+            inner = (*place, "transforms")
+            values["transforms"] = tuple(
+                self._transform((*inner, str(i)), entry)
+                for i, entry in enumerate(self._list(inner, values["transforms"], "calls"))
+            )
         return self._build(place, DatasetRecipe, **values)
+
+    def _transform(self, place: tuple[str, ...], value: Any) -> TransformRecipe:
+        value = self._mapping(place, value, "a mapping with the key call")
+        values = self._known(place, value, TransformRecipe, "datasets.*.transforms")
+        return self._build(place, TransformRecipe, **values)
 
     def _check_groups(self, within: Any) -> None:
         for group, members in within.items() if isinstance(within, Mapping) else ():
@@ -236,37 +220,22 @@ class _Reading:
         self, place: tuple[str, ...], value: Mapping[str, Any], kind: Any, table: str
     ) -> dict[str, Any]:
         """Return the fields of a dataclass; refuse what is unknown, too new or missing."""
-        known = {field.name: field for field in fields(kind)}
+        known = _known_fields(kind)
         values = {}
         for key, item in value.items():
             later = _LATER.get(table, {}).get(key)
             if key in known:
-                repair = _LATER_VALUES.get((table, key), {}).get(str(item))
-                if repair and item not in FORMATS:
-                    self._refuse_later((*place, key), f"the value {item!r}", repair)
-                values[key] = item
+                values[known[key].name] = item
             elif later is None:
                 self._refuse_unknown(place, key, list(known), list(_LATER.get(table, {})))
-            elif key == "chat" and item is not None:
-                self._check_chat(item)
             elif item != later.default or isinstance(item, bool):
                 self._refuse_later((*place, key), "the key", later.repair)
         for name, field in known.items():
             optional = field.default is not MISSING or field.default_factory is not MISSING
-            if name not in values and not optional:
+            if field.name not in values and not optional:
                 missing = _dotted((*place, name))
                 self._fail(place, f"{missing} must be given; {_example(table, name)}")
         return values
-
-    def _check_chat(self, value: Any) -> None:
-        """Accept the default of a section that this version has no use for."""
-        value = self._mapping(("chat",), value, "a mapping with the key loss_on")
-        for key, item in value.items():
-            later = _LATER["chat"].get(key)
-            if later is None:
-                self._refuse_unknown(("chat",), key, list(_LATER["chat"]))
-            elif item != later.default:
-                self._refuse_later(("chat", key), f"the value {item!r}", later.repair)
 
     def _refuse_unknown(
         self, place: tuple[str, ...], key: str, valid: Sequence[str], later: Sequence[str] = ()
@@ -364,9 +333,17 @@ class _Reading:
 
 def _dotted(place: tuple[str, ...]) -> str:
     """Spell a place as users write it: `datasets.web.weight`, `mixing.schedule[0].weights`."""
-    if place[:2] == ("mixing", "schedule") and len(place) > 2:
-        return ".".join((f"mixing.schedule[{place[2]}]", *place[3:]))
+    lists = (("mixing", "schedule"), ("datasets", *place[1:2], "transforms"))
+    for start in lists:
+        size = len(start)
+        if place[:size] == start and len(place) > size:
+            return ".".join((*start[:-1], f"{start[-1]}[{place[size]}]", *place[size + 1 :]))
     return ".".join(place)
+
+
+def _known_fields(kind: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by their keys; `with` is no name in Python."""
+    return {field.name.rstrip("_"): field for field in fields(kind)}
 
 
 def _homes(key: str, *, top: bool) -> list[str]:
@@ -377,7 +354,7 @@ def _homes(key: str, *, top: bool) -> list[str]:
 
 
 def _has(kind: Any, key: str) -> bool:
-    return any(field.name == key for field in fields(kind))
+    return key in _known_fields(kind)
 
 
 def _example(table: str, name: str) -> str:
@@ -387,6 +364,8 @@ def _example(table: str, name: str) -> str:
         ("", "datasets"): "add e.g. `datasets: {web: {files: data/*.jsonl}}`",
         ("tokenizer", "path"): "add e.g. `path: tokenizer.json`",
         ("datasets.*", "files"): "add e.g. `files: data/*.jsonl`",
+        ("datasets.*.transforms", "call"): "add e.g. `call: my_package.clean:strip_html`",
+        ("holdout", "fraction"): "add e.g. `fraction: 0.001`",
         ("mixing.schedule", "weights"): "add e.g. `weights: {web: 0.5, code: 0.5}`",
     }
     return examples[table, name]
@@ -394,7 +373,8 @@ def _example(table: str, name: str) -> str:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        known = _known_fields(type(value))
+        return {key: _plain(getattr(value, field.name)) for key, field in known.items()}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -41,7 +41,7 @@ class Framing:
 
 
 def frame_documents(
-    encoded: tuple[Array, Array], framing: Framing, dtype: Any
+    encoded: tuple[Array, Array], framing: Framing, dtype: Any, *, kept: Array | None = None
 ) -> tuple[Array, Array]:
     """Add `bos` and `eos` to every document and narrow the ids.
 
@@ -49,6 +49,7 @@ def frame_documents(
         encoded: (ids uint32[total], offsets int64[documents + 1]).
         framing: what to add.
         dtype: type of the result, wide enough for the vocabulary.
+        kept: bool[documents]; the others are empty and stay so. None: all are kept.
 
     Returns:
         (tokens dtype[total + added], offsets int64[documents + 1]).
@@ -59,14 +60,20 @@ def frame_documents(
         return ids.astype(dtype), offsets
     count = len(offsets) - 1
     shift = before + after
-    framed_offsets = offsets + shift * np.arange(count + 1, dtype=np.int64)
-    tokens = np.empty(len(ids) + shift * count, dtype)
+    framed = np.arange(count + 1, dtype=np.int64)
+    if kept is not None:
+        np.cumsum(kept, out=framed[1:])
+    framed_offsets = offsets + shift * framed
+    tokens = np.empty(len(ids) + shift * int(framed[-1]), dtype)
     inside = np.ones(len(tokens), bool)
+    starts, ends = framed_offsets[:-1], framed_offsets[1:]
+    if kept is not None:
+        starts, ends = starts[kept], ends[kept]
     if framing.bos is not None:
-        inside[framed_offsets[:-1]] = False
-        tokens[framed_offsets[:-1]] = framing.bos
+        inside[starts] = False
+        tokens[starts] = framing.bos
     if framing.eos is not None:
-        inside[framed_offsets[1:] - 1] = False
-        tokens[framed_offsets[1:] - 1] = framing.eos
+        inside[ends - 1] = False
+        tokens[ends - 1] = framing.eos
     tokens[inside] = ids
     return tokens, framed_offsets

@@ -26,6 +26,7 @@ from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.sequences import PartKey, SequencePart
 from zephon_beam.shard import decode_header, digest_of_rows, encode_shard, row_digests
+from zephon_beam.sources.documents import Content
 from zephon_beam.sources.read_part import read_part
 from zephon_beam.tokenizer import Framing, frame_documents
 
@@ -138,7 +139,7 @@ class Core:
     def _part(self, name: str, key: PartKey, pass_number: int, chunk: int) -> SequencePart:
         catalog, root = self.catalogs[key.dataset], self.roots[key.dataset]
         field = self.recipe.datasets[name].text
-        documents = read_part(catalog, root, chunk, key.part, text_field=field)
+        documents = read_part(catalog, root, chunk, key.part, content=Content(field=field))
         order = document_order(
             seed=self.recipe.seed,
             dataset=name,

@@ -5,21 +5,35 @@ import pytest
 
 from transforms.lane_items import LaneDocuments, LaneDocumentsCoder
 from zephon_beam.sequences import PartKey
-from zephon_beam.sources.documents import Documents
+from zephon_beam.sources.documents import Documents, Quarantined, TokenLists
 
 KEY = PartKey(dataset=1, number=5, part=2)
 
 
-@pytest.mark.parametrize("texts", [[], ["", "a\x00b", "\U0001f600 \u6f22"]])
-def test_documents_survive_encoding(texts: list[str]) -> None:
+QUARANTINED = Quarantined(place=1, file='a "b"', locator=-5, reason="utf8", message="\u6f22\n")
+LISTS = TokenLists(
+    tokens=np.array([70_000, 1, 2], np.uint32),
+    offsets=np.array([0, 0, 3], np.int64),
+    learned=np.array([0, 1, 0], np.uint8),
+)
+
+
+@pytest.mark.parametrize(
+    ("texts", "lists"),
+    [([], None), (["", "a\x00b", "\U0001f600 \u6f22"], None), (["", ""], LISTS)],
+)
+def test_documents_survive_encoding(texts: list[str], lists: TokenLists | None) -> None:
     """Every field is kept, also of an empty part."""
     count = len(texts)
     documents = Documents(
         texts=texts,
         files=np.arange(count, dtype=np.uint32),
         locators=np.arange(count, dtype=np.int64) << 33,
+        outputs=np.arange(count, dtype=np.uint32) * 2,
         source_bytes=12,
         last=True,
+        tokens=lists,
+        quarantined=(QUARANTINED,) * count,
     )
     coder = LaneDocumentsCoder()
     again = coder.decode(coder.encode(LaneDocuments(key=KEY, pass_number=3, documents=documents)))
@@ -29,7 +43,19 @@ def test_documents_survive_encoding(texts: list[str]) -> None:
     assert again.documents.texts == texts
     assert again.documents.files.tolist() == documents.files.tolist()
     assert again.documents.locators.tolist() == documents.locators.tolist()
+    assert again.documents.outputs.tolist() == documents.outputs.tolist()
     assert (again.documents.source_bytes, again.documents.last) == (12, True)
+    assert again.documents.quarantined == documents.quarantined
+    if lists is None:
+        assert again.documents.tokens is None
+    else:
+        found = again.documents.tokens
+        assert found is not None
+        assert found.learned is not None
+        assert lists.learned is not None
+        assert found.tokens.tolist() == lists.tokens.tolist()
+        assert found.offsets.tolist() == lists.offsets.tolist()
+        assert found.learned.tolist() == lists.learned.tolist()
 
 
 @pytest.mark.parametrize("head", [b"", b"carry"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from zephon_beam.checks import nearest, require_choice
 from zephon_beam.errors import RecipeError, SourceError
+from zephon_beam.sources.documents import Content
 from zephon_beam.sources.formats import FORMATS, UNSUPPORTED_ENDINGS
 from zephon_beam.sources.open_source import read_identity
 
@@ -148,8 +149,8 @@ def scan_file(path: str, format: str) -> FileScan:
     return FileScan(path=path, size=size, identity=identity, row_groups=row_groups)
 
 
-def check_columns(format: str, path: str, text_field: str) -> None:
-    """Make sure before any work that a file has the field that holds the text.
+def check_columns(format: str, path: str, content: Content) -> None:
+    """Make sure before any work that a file has the field that holds the documents.
 
     Parquet: by the footer. JSONL: by the first document, if it starts within 64 KiB.
 
@@ -158,7 +159,7 @@ def check_columns(format: str, path: str, text_field: str) -> None:
         SourceError: the file is missing, unreadable or damaged.
     """
     try:
-        FORMATS[format].check_field(path, text_field)
+        FORMATS[format].check_field(path, content)
     except OSError as error:
         if error.errno in _UNREADABLE:
             raise _unreadable(path, error) from error

@@ -1,30 +1,111 @@
-"""The documents of one part, as every format's reader gives them."""
+"""What a reader is asked for, and the documents of one part as every reader gives them."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zephon_beam.catalog.chunks import Chunk
+from zephon_beam.recipe_datasets import DatasetRecipe
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """Which field of a record is its document, and what that field holds."""
+
+    field: str = "text"
+    """Dotted name; a field of just that name comes first. Text files have none."""
+    kind: str = "text"
+    """`text`; `messages`: a list of objects, given as its JSON text; `tokens`: a list of ids."""
+    loss_mask: str | None = None
+    """With `tokens`: the field that says which of them are learned."""
+
+
+def wanted_content(dataset: DatasetRecipe) -> Content:
+    """Return which field a data set's documents are in."""
+    field = dataset.text
+    if dataset.content == "messages":
+        field = dataset.messages or field
+    elif dataset.content == "tokens":
+        field = dataset.tokens or ""
+    return Content(field=field, kind=dataset.content, loss_mask=dataset.loss_mask)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenLists:
+    """Documents that are tokens already, one behind the other.
+
+    tokens: uint32[total]; offsets: int64[documents + 1], bounds of each document;
+    learned: uint8[total], 1 for tokens that are learned, or None: all are.
+    """
+
+    tokens: npt.NDArray[np.uint32]
+    offsets: IntArray
+    learned: npt.NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quarantined:
+    """A record that can never be read, set aside; its document is empty and keeps its place."""
+
+    place: int
+    """Place of its document among those of the part."""
+    file: str
+    """Name relative to the data set's root."""
+    locator: int
+    reason: str
+    """One word for programs."""
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileDocuments:
+    """What a part takes from one file.
+
+    texts: one for each document; of `messages`, JSON; of `tokens`, empty.
+    locators: int64[documents].
+    """
+
+    texts: list[str]
+    locators: IntArray
+    tokens: TokenLists | None = None
+    source_bytes: int | None = None
+    """Expanded bytes that the part stands for; None: what the catalog says."""
+    last: bool = True
+    """False: the chunk goes on; only looked at where the catalog does not know its parts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Documents:
-    """One part in source order; immutable by convention.
+    """One part; in source order as it is read. Immutable by convention.
 
-    texts: the documents, each of which can be encoded as UTF-8.
+    texts: the documents, each of which can be encoded as UTF-8; conversations as JSON; empty
+        strings if `tokens` is given.
     files: uint32[documents], place of each document's file in the catalog.
     locators: int64[documents]. JSONL: byte offset of the line's first byte; Parquet: row number
         within the file; text files: 0.
+    outputs: uint32[documents], number of the output of a transform that made several of one.
     """
 
     texts: list[str]
     files: npt.NDArray[np.uint32]
-    locators: npt.NDArray[np.int64]
+    locators: IntArray
+    outputs: npt.NDArray[np.uint32]
     source_bytes: int
     """Bytes of source that this part stands for."""
     last: bool
     """Whether this is the last part of its chunk."""
+    tokens: TokenLists | None = None
+    quarantined: tuple[Quarantined, ...] = ()
+    """In order of place."""
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.files)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +116,54 @@ class Part:
     part: int
     part_rows: int
     """Rows of one part of a row group; 0 for formats whose chunks have one part."""
+    content: Content = field(default_factory=Content)
 
 
-FileDocuments = tuple[list[str], npt.NDArray[np.int64]]
-"""(texts, locators) of the documents that a part takes from one file."""
+def take_documents(documents: Documents, order: Sequence[int] | IntArray) -> Documents:
+    """Return some documents of a part in another order.
+
+    Args:
+        documents: the part.
+        order: places of the documents to keep, each at most once.
+    """
+    places = np.asarray(order, dtype=np.int64)
+    chosen = places.tolist()
+    quarantined = documents.quarantined
+    if quarantined:
+        found = {entry.place: entry for entry in quarantined}
+        quarantined = tuple(
+            _moved(found[old], new) for new, old in enumerate(chosen) if old in found
+        )
+    texts = documents.texts
+    return Documents(
+        texts=[texts[place] for place in chosen],
+        files=documents.files[places],
+        locators=documents.locators[places],
+        outputs=documents.outputs[places],
+        source_bytes=documents.source_bytes,
+        last=documents.last,
+        tokens=_take_tokens(documents.tokens, places),
+        quarantined=quarantined,
+    )
+
+
+def _moved(entry: Quarantined, place: int) -> Quarantined:
+    return Quarantined(
+        place=place,
+        file=entry.file,
+        locator=entry.locator,
+        reason=entry.reason,
+        message=entry.message,
+    )
+
+
+def _take_tokens(lists: TokenLists | None, places: IntArray) -> TokenLists | None:
+    if lists is None:
+        return None
+    starts = lists.offsets[places]
+    lengths = lists.offsets[places + 1] - starts
+    offsets = np.zeros(len(places) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    taken = np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], lengths)
+    learned: Any = None if lists.learned is None else lists.learned[taken]
+    return TokenLists(tokens=lists.tokens[taken], offsets=offsets, learned=learned)

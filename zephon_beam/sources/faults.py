@@ -1,12 +1,43 @@
-"""The wording of faults of documents and of the field that holds their text."""
+"""Faults of documents and of the field that holds them: their wording, and what they lead to."""
 
 from collections.abc import Iterable
 
 from zephon_beam.checks import nearest
 from zephon_beam.errors import BadRecordError, RecipeError
+from zephon_beam.sources.documents import Quarantined
 
 _LISTED_FIELDS = 20
 _SHOWN_CHARACTERS = 60
+
+
+class RecordFaults:
+    """What becomes of records that can never be read: the first one raises, or all are set aside.
+
+    A reader reports the fault and gives an empty document in the record's place.
+    """
+
+    def __init__(self, *, quarantine: bool) -> None:
+        """Raise at the first fault, or keep what is reported."""
+        self._quarantine = quarantine
+        self.found: list[Quarantined] = []
+
+    def report(self, error: BadRecordError, place: int) -> None:
+        """Keep a fault of the document at a place among those of this file and part.
+
+        Raises:
+            BadRecordError: `error`, unless faults are set aside.
+        """
+        if not self._quarantine:
+            raise error
+        self.found.append(
+            Quarantined(
+                place=place,
+                file=error.file,
+                locator=error.locator,
+                reason=error.reason,
+                message=str(error),
+            )
+        )
 
 
 def bad_record(

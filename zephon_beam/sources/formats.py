@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from zephon_beam.catalog.chunks import Cut
 from zephon_beam.sources import jsonl, parquet, text_files
-from zephon_beam.sources.documents import FileDocuments, Part
+from zephon_beam.sources.documents import Content, FileDocuments, Part
+from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.open_source import SourceFile
 
 
@@ -14,10 +15,10 @@ class SourceFormat:
     """What the catalog and the readers need to know of a format."""
 
     cut: Cut
-    read: Callable[[SourceFile, Part, str], FileDocuments]
-    """Read the share that a part has of one file; the last argument names the text field."""
-    check_field: Callable[[str, str], None]
-    """Look for the text field in the file at a path; `RecipeError` without it."""
+    read: Callable[[SourceFile, Part, RecordFaults], FileDocuments]
+    """Read the share that a part has of one file."""
+    check_field: Callable[[str, Content], None]
+    """Look for the documents' field in the file at a path; `RecipeError` without it."""
     read_row_groups: Callable[[str], tuple[tuple[int, int], ...]] | None = None
     """Return (rows, expanded bytes) of the row groups of the file at a path."""
     endings: tuple[str, ...] = ()

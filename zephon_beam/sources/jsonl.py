@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from zephon_beam.errors import BadRecordError
-from zephon_beam.sources.documents import FileDocuments, Part
+from zephon_beam.sources.documents import Content, FileDocuments, Part
 from zephon_beam.sources.faults import (
+    RecordFaults,
     bad_record,
     describe_fields,
     shorten,
@@ -42,15 +43,16 @@ _ENCODING_REPAIR = f"write the file as UTF-8, {_RERUN}"
 _decode = json.JSONDecoder().raw_decode
 
 
-def read(source: SourceFile, part: Part, field: str) -> FileDocuments:
+def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
     """Read the documents whose lines start in the byte range of a chunk.
 
     Raises:
-        BadRecordError: a line is no JSON object with a text in the field.
+        BadRecordError: a line is no JSON object with a text in the field, and faults raise.
         DriftError: the file is not that of the catalog.
     """
     data, offset = read_lines(source, part.chunk.start, part.chunk.stop)
-    return parse_lines(data, offset, field, file=source.name, chunk=part.chunk.chunk)
+    chunk = part.chunk.chunk
+    return parse_lines(data, offset, part.content, faults, file=source.name, chunk=chunk)
 
 
 def read_lines(source: SourceFile, start: int, stop: int) -> tuple[bytes, int]:
@@ -79,20 +81,24 @@ def read_lines(source: SourceFile, start: int, stop: int) -> tuple[bytes, int]:
     return b"".join(pieces), first
 
 
-def parse_lines(data: bytes, offset: int, field: str, *, file: str, chunk: int) -> FileDocuments:
+def parse_lines(
+    data: bytes, offset: int, content: Content, faults: RecordFaults, *, file: str, chunk: int
+) -> FileDocuments:
     """Parse whole lines.
 
     Args:
         data: the lines.
         offset: place of their first byte in the file.
-        field: name of the field that holds the text; dots lead into nested objects unless the
-            object has a field of just that name.
+        content: which field holds the document; dots lead into nested objects unless the object
+            has a field of just that name.
+        faults: what becomes of bad lines.
         file: the file's name, for messages.
         chunk: the chunk's number, for messages.
 
     Raises:
-        BadRecordError: a line is no JSON object with a text in the field.
+        BadRecordError: a line is no JSON object with a text in the field, and faults raise.
     """
+    field = content.field
     texts: list[str] = []
     locators: list[int] = []
     simple = "." not in field
@@ -107,20 +113,24 @@ def parse_lines(data: bytes, offset: int, field: str, *, file: str, chunk: int) 
         if not line or line.isspace():
             continue
         try:
-            content = line.decode()
-            document, end = _decode(content)
+            decoded = line.decode()
+            document, end = _decode(decoded)
             text = document[field] if simple else _field(document, field)
-            valid = type(text) is str and (end == len(content) or not content[end:].strip(_SPACE))
+            valid = type(text) is str and (end == len(decoded) or not decoded[end:].strip(_SPACE))
             if valid and escapes:
                 text.encode()
         except (ValueError, KeyError, TypeError, RecursionError):
             valid, text = False, ""
         if not valid:
             place = f"byte {line_offset}, line {number + 1} of chunk {chunk}"
-            text = parse_line(line, field, file=file, locator=line_offset, place=place)
+            try:
+                text = parse_line(line, field, file=file, locator=line_offset, place=place)
+            except BadRecordError as error:
+                faults.report(error, len(texts))
+                text = ""
         texts.append(text)
         locators.append(line_offset)
-    return texts, np.array(locators, dtype=np.int64)
+    return FileDocuments(texts=texts, locators=np.array(locators, dtype=np.int64))
 
 
 def parse_line(line: bytes, field: str, *, file: str, locator: int, place: str) -> str:
@@ -163,13 +173,14 @@ def parse_line(line: bytes, field: str, *, file: str, locator: int, place: str) 
     return text
 
 
-def check_field(path: str, field: str) -> None:
+def check_field(path: str, content: Content) -> None:
     """Look for the field in the first document of a file; a first line over 64 KiB is not checked.
 
     Raises:
         RecipeError: the first document has no such field, or it holds no text.
         BadRecordError: the first document has another fault.
     """
+    field = content.field
     with open(path, "rb") as file:
         data = file.read(_CHECKED_BYTES)
         whole = len(data) < _CHECKED_BYTES

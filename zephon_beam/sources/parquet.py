@@ -17,8 +17,14 @@ import pyarrow.parquet as pq
 
 from zephon_beam.catalog.chunks import count_parts
 from zephon_beam.errors import BadRecordError, SourceError
-from zephon_beam.sources.documents import FileDocuments, Part
-from zephon_beam.sources.faults import bad_record, describe_fields, wrong_field, wrong_type
+from zephon_beam.sources.documents import Content, FileDocuments, Part
+from zephon_beam.sources.faults import (
+    RecordFaults,
+    bad_record,
+    describe_fields,
+    wrong_field,
+    wrong_type,
+)
 from zephon_beam.sources.open_source import SourceFile
 
 _BUFFER_BYTES = 1 << 20
@@ -27,15 +33,15 @@ _RERUN = "then run the recipe into a new place"
 _NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
-def read(source: SourceFile, part: Part, field: str) -> FileDocuments:
+def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
     """Read the documents of some rows of a row group.
 
     Raises:
-        BadRecordError: a row has no text, or one that is not valid UTF-8.
+        BadRecordError: a row has no text, or one that is not valid UTF-8, and faults raise.
         SourceError: the file has no such column of text, or is damaged.
         DriftError: the file is not that of the catalog.
     """
-    chunk, first = part.chunk, part.part * part.part_rows
+    chunk, first, field = part.chunk, part.part * part.part_rows, part.content.field
     rows = chunk.stop - chunk.start
     if not 0 <= part.part < count_parts(rows, part.part_rows):
         raise ValueError(f"chunk {chunk.chunk} of {source.name} has no part {part.part}")
@@ -54,8 +60,9 @@ def read(source: SourceFile, part: Part, field: str) -> FileDocuments:
         _keep_reader(place, reader)
     texts: list[str] = []
     for array in arrays:
-        texts += _decode(array, source.name, chunk.start + first + len(texts), field)
-    return texts, np.arange(len(texts), dtype=np.int64) + chunk.start + first
+        _decode(array, texts, faults, source.name, chunk.start + first, field)
+    locators = np.arange(len(texts), dtype=np.int64) + chunk.start + first
+    return FileDocuments(texts=texts, locators=locators)
 
 
 def read_row_groups(path: str) -> tuple[tuple[int, int], ...]:
@@ -70,13 +77,14 @@ def read_row_groups(path: str) -> tuple[tuple[int, int], ...]:
         return tuple((group.num_rows, group.total_byte_size) for group in groups)
 
 
-def check_field(path: str, field: str) -> None:
+def check_field(path: str, content: Content) -> None:
     """Look for the column in the footer of a file.
 
     Raises:
         RecipeError: there is no such column, or it holds no text.
         SourceError: the file is not Parquet, or its footer is damaged.
     """
+    field = content.field
     with _open_footer(path) as file:
         schema = file.schema_arrow
     try:
@@ -154,30 +162,35 @@ def _keep_reader(place: Any, reader: _RowReader) -> None:
             _readers.popitem(last=False)
 
 
-def _decode(array: Any, file: str, first_row: int, field: str) -> list[str]:
-    """Decode a column's texts, strictly."""
+def _decode(
+    array: Any, texts: list[str], faults: RecordFaults, file: str, first_row: int, field: str
+) -> None:
+    """Append a column's texts, decoded strictly; `first_row` is the row of the first of `texts`."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if array.null_count:
-        row = first_row + int(pc.index(array.is_null(), value=True).as_py())
-        raise _bad_row(file, row, f"field {field!r} must be a text", "null", "not_text")
     if not len(array):
-        return []
+        return
+    nulls = set(np.flatnonzero(array.is_null()).tolist()) if array.null_count else set()
     flat = array.cast(pa.large_binary())
     _, offsets, body = flat.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int64)[flat.offset : flat.offset + len(flat) + 1]
     data = memoryview(body) if body is not None else memoryview(b"")
-    texts: list[str] = []
     start = int(bounds[0])
-    for stop in bounds[1:].tolist():
+    for place, stop in enumerate(bounds[1:].tolist()):
+        row = first_row + len(texts)
+        text = ""
         try:
-            texts.append(str(data[start:stop], "utf-8"))
+            if place in nulls:
+                rule = f"field {field!r} must be a text"
+                faults.report(_bad_row(file, row, rule, "null", "not_text"), len(texts))
+            else:
+                text = str(data[start:stop], "utf-8")
         except UnicodeDecodeError as error:
             found = f"byte 0x{error.object[error.start]:02x} at byte {error.start} of it"
             rule = f"field {field!r} must be valid UTF-8"
-            raise _bad_row(file, first_row + len(texts), rule, found, "utf8") from error
+            faults.report(_bad_row(file, row, rule, found, "utf8"), len(texts))
+        texts.append(text)
         start = stop
-    return texts
 
 
 def _resolve(schema: Any, field: str) -> tuple[str, ...]:

@@ -1,17 +1,29 @@
 """Read one part of a chunk: the only way from a catalog to documents."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 
 from zephon_beam.catalog.chunks import Cut
 from zephon_beam.catalog.table import Catalog
-from zephon_beam.sources.documents import Documents, Part
+from zephon_beam.sources.documents import Content, Documents, FileDocuments, Part, TokenLists
+from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.formats import FORMATS
 from zephon_beam.sources.open_source import open_source
 
+_TEXT = Content()
 
-def read_part(catalog: Catalog, root: str, chunk: int, part: int, *, text_field: str) -> Documents:
+
+def read_part(
+    catalog: Catalog,
+    root: str,
+    chunk: int,
+    part: int,
+    *,
+    content: Content = _TEXT,
+    quarantine: bool = False,
+) -> Documents:
     """Read a part of a chunk, in source order.
 
     Args:
@@ -19,15 +31,15 @@ def read_part(catalog: Catalog, root: str, chunk: int, part: int, *, text_field:
         root: folder that its names are relative to.
         chunk: number of the chunk, in [0, catalog.chunk_count).
         part: number of the part, in [0, catalog.part_count(chunk)).
-        text_field: name of the field that holds the text; a dotted one leads into nested fields,
-            unless there is a field of just that name. Text files have none.
+        content: which field of a record is the document.
+        quarantine: whether records that can never be read are set aside instead of raising.
 
     Returns:
         The documents; there may be none.
 
     Raises:
         SourceError: a file is missing, damaged, or has no such column.
-        BadRecordError: a document can never be read.
+        BadRecordError: a document can never be read, and is not to be set aside.
         DriftError: a file is not what the catalog says.
         OSError: a file cannot be read now; trying again may help.
         IndexError: there is no such part.
@@ -38,27 +50,39 @@ def read_part(catalog: Catalog, root: str, chunk: int, part: int, *, text_field:
     part_count = catalog.part_count(chunk)
     if not 0 <= part < part_count:
         raise IndexError(f"part must be in [0, {part_count}) of chunk {chunk}, got {part}")
-    share = Part(chunk=catalog.chunk(chunk), part=part, part_rows=catalog.part_rows)
-    texts: list[str] = []
-    locators, counts = [], []
+    share = Part(
+        chunk=catalog.chunk(chunk), part=part, part_rows=catalog.part_rows, content=content
+    )
+    found: list[FileDocuments] = []
+    quarantined = []
     first_file = share.chunk.first_file
     files = np.arange(first_file, first_file + share.chunk.file_count, dtype=np.uint32)
+    count = 0
     for file in files.tolist():
         name = catalog.file_name(file)
         size, identity = catalog.file_size(file), catalog.file_identity(file)
+        faults = RecordFaults(quarantine=quarantine)
         with open_source(
             os.path.join(root, name), name=name, size=size, identity=identity
         ) as source:
             if source_format.cut is not Cut.RUNS:
                 source.check_edges()
-            file_texts, file_locators = source_format.read(source, share, text_field)
-        texts += file_texts
-        counts.append(len(file_texts))
-        locators.append(file_locators)
+            found.append(source_format.read(source, share, faults))
+        quarantined += [replace(entry, place=entry.place + count) for entry in faults.found]
+        count += len(found[-1].locators)
     return Documents(
-        texts=texts,
-        files=np.repeat(files, counts),
-        locators=np.concatenate(locators),
+        texts=[text for documents in found for text in documents.texts],
+        files=np.repeat(files, [len(documents.locators) for documents in found]),
+        locators=np.concatenate([documents.locators for documents in found]),
+        outputs=np.zeros(count, dtype=np.uint32),
         source_bytes=catalog.part_source_bytes(chunk, part),
         last=part == part_count - 1,
+        tokens=_joined(found),
+        quarantined=tuple(quarantined),
     )
+
+
+def _joined(found: list[FileDocuments]) -> TokenLists | None:
+    """Return the tokens of a part, which come from one file."""
+    lists = [documents.tokens for documents in found if documents.tokens is not None]
+    return lists[0] if lists else None

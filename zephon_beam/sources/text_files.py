@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from zephon_beam.sources.documents import FileDocuments, Part
-from zephon_beam.sources.faults import bad_record
+from zephon_beam.sources.documents import Content, FileDocuments, Part
+from zephon_beam.sources.faults import RecordFaults, bad_record
 from zephon_beam.sources.open_source import SourceFile
 
 _BOM = b"\xef\xbb\xbf"
 
 
-def read(source: SourceFile, _part: Part, _field: str) -> FileDocuments:
+def read(source: SourceFile, _part: Part, faults: RecordFaults) -> FileDocuments:
     """Read one file; an empty one is an empty document, and line ends stay as they are.
 
     Raises:
@@ -22,7 +22,7 @@ def read(source: SourceFile, _part: Part, _field: str) -> FileDocuments:
         text = body.decode()
     except UnicodeDecodeError as error:
         place = error.start + len(content) - len(body)
-        raise bad_record(
+        fault = bad_record(
             source.name,
             0,
             f"byte {place}",
@@ -31,9 +31,11 @@ def read(source: SourceFile, _part: Part, _field: str) -> FileDocuments:
             reason="utf8",
             repair="write the file as UTF-8 or leave it out of `files`, then run the recipe into a "
             "new place",
-        ) from error
-    return [text], np.zeros(1, dtype=np.int64)
+        )
+        faults.report(fault, 0)
+        text = ""
+    return FileDocuments(texts=[text], locators=np.zeros(1, dtype=np.int64))
 
 
-def check_field(_path: str, _field: str) -> None:
+def check_field(_path: str, _content: Content) -> None:
     """Check nothing: a text file has no fields."""

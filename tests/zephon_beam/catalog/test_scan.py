@@ -14,6 +14,7 @@ from zephon_beam.catalog.scan import (
     scan_file,
 )
 from zephon_beam.errors import RecipeError, SourceError
+from zephon_beam.sources.documents import Content
 
 
 def names(folder: Path, *patterns: str) -> list[str]:
@@ -159,7 +160,7 @@ def test_a_file_that_is_gone_is_a_source_error(tmp_path: Path, format_name: str)
             scan_file(str(path), format_name)
     if format_name != "text":
         with pytest.raises(SourceError, match=r"gone: expected a (readable|Parquet) file"):
-            check_columns(format_name, str(tmp_path / "gone"), "text")
+            check_columns(format_name, str(tmp_path / "gone"), Content(field="text"))
 
 
 def test_identities_are_pinned_and_see_both_ends_and_the_size(tmp_path: Path) -> None:

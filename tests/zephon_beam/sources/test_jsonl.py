@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.data_sets import Found, open_catalog, read_all, write_files
 from zephon_beam.catalog.scan import check_columns
 from zephon_beam.errors import BadRecordError, RecipeError
+from zephon_beam.sources.documents import Content
 from zephon_beam.sources.read_part import read_part
 
 BOM = b"\xef\xbb\xbf"
@@ -168,9 +169,9 @@ def test_a_fault_is_raised_by_the_chunk_that_holds_it_alone(tmp_path: Path) -> N
     write_files(tmp_path, {"a.jsonl": b'{"text": "1"}\n\xff\xff\xff\n{"text": "3"}\n'})
     catalog, root = open_catalog(tmp_path, "jsonl", chunk_bytes=14)
     with pytest.raises(BadRecordError):
-        read_part(catalog, root, 1, 0, text_field="text")
-    assert read_part(catalog, root, 0, 0, text_field="text").texts == ["1"]
-    assert read_part(catalog, root, 2, 0, text_field="text").texts == []
+        read_part(catalog, root, 1, 0)
+    assert read_part(catalog, root, 0, 0).texts == ["1"]
+    assert read_part(catalog, root, 2, 0).texts == []
 
 
 def test_a_wrong_field_is_found_before_any_work(tmp_path: Path) -> None:
@@ -179,13 +180,13 @@ def test_a_wrong_field_is_found_before_any_work(tmp_path: Path) -> None:
     path.write_bytes(BOM + b'\n\n{"content": "a", "meta": {"txt": "b"}, "id": 7}\n')
     message = "text must be a field .* got 'contents', .*fields are 'content', .*mean 'content'"
     with pytest.raises(RecipeError, match=message):
-        check_columns("jsonl", str(path), "contents")
+        check_columns("jsonl", str(path), Content(field="contents"))
     with pytest.raises(RecipeError, match=r"fields are .*'meta\.txt'.*did you mean 'meta\.txt'"):
-        check_columns("jsonl", str(path), "meta.text")
+        check_columns("jsonl", str(path), Content(field="meta.text"))
     with pytest.raises(RecipeError, match="field that holds text, got 'id', which holds a number"):
-        check_columns("jsonl", str(path), "id")
-    check_columns("jsonl", str(path), "content")
-    check_columns("jsonl", str(path), "meta.txt")
+        check_columns("jsonl", str(path), Content(field="id"))
+    check_columns("jsonl", str(path), Content(field="content"))
+    check_columns("jsonl", str(path), Content(field="meta.txt"))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_what_the_first_document_cannot_tell_is_not_checked(tmp_path: Path, cont
     """No document, a null, or a first line of more than 64 KiB."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
-    check_columns("jsonl", str(path), "text")
+    check_columns("jsonl", str(path), Content(field="text"))
 
 
 def test_a_first_line_that_is_no_json_is_found_before_any_work(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_a_first_line_that_is_no_json_is_found_before_any_work(tmp_path: Path) -
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\x1f\x8b\x08\n")
     with pytest.raises(BadRecordError, match="line 1: document must be valid UTF-8"):
-        check_columns("jsonl", str(path), "text")
+        check_columns("jsonl", str(path), Content(field="text"))
 
 
 def test_one_range_is_read_for_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +214,7 @@ def test_one_range_is_read_for_a_chunk(tmp_path: Path, monkeypatch: pytest.Monke
 
     write_files(tmp_path, {"a.jsonl": b'{"text": "0123456789"}\n' * 10_000})
     catalog, root = open_catalog(tmp_path, "jsonl", chunk_bytes=100_000)
-    read_part(catalog, root, 1, 0, text_field="text")
+    read_part(catalog, root, 1, 0)
     reads: list[tuple[int, int]] = []
     pread = open_source.os.pread
 
@@ -222,5 +223,5 @@ def test_one_range_is_read_for_a_chunk(tmp_path: Path, monkeypatch: pytest.Monke
         return pread(descriptor, length, start)
 
     monkeypatch.setattr(open_source.os, "pread", counted)
-    read_part(catalog, root, 1, 0, text_field="text")
+    read_part(catalog, root, 1, 0)
     assert reads == [(99_999, 100_001), (200_000, 8192)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.data_sets import open_catalog, parts, read_all, write_parquet
 from zephon_beam.catalog.scan import check_columns, scan_file
 from zephon_beam.errors import BadRecordError, RecipeError, SourceError
+from zephon_beam.sources.documents import Content
 from zephon_beam.sources.read_part import read_part
 
 
@@ -55,7 +56,7 @@ def test_parts_may_be_read_in_any_order_and_by_many_threads(tmp_path: Path) -> N
     assert len(places) > 20
 
     def read(place: tuple[int, int]) -> list[str]:
-        return read_part(catalog, root, *place, text_field="text").texts
+        return read_part(catalog, root, *place).texts
 
     expected = [read(place) for place in places]
     assert [text for part in expected for text in part] == texts
@@ -97,7 +98,7 @@ def test_every_type_of_text_is_read(tmp_path: Path, kind: object) -> None:
     column = pa.array(texts).dictionary_encode() if kind == "dictionary" else None
     column = column if column is not None else pa.array(texts).cast(kind)
     write_parquet(tmp_path / "a.parquet", {"text": column}, 5)
-    check_columns("parquet", str(tmp_path / "a.parquet"), "text")
+    check_columns("parquet", str(tmp_path / "a.parquet"), Content(field="text"))
     catalog, root = open_catalog(tmp_path, "parquet")
     assert [text for _, _, text in read_all(catalog, root)] == texts
 
@@ -120,14 +121,14 @@ def test_a_wrong_column_is_found_before_any_work(tmp_path: Path) -> None:
     write_parquet(path, {"content": ["a"], "meta": [{"txt": "b"}], "id": [7], "tags": [["x"]]})
     message = "text must be a field .*got 'contents', .*'content', 'meta.txt', .*mean 'content'"
     with pytest.raises(RecipeError, match=message):
-        check_columns("parquet", str(path), "contents")
+        check_columns("parquet", str(path), Content(field="contents"))
     with pytest.raises(RecipeError, match=r"did you mean 'meta\.txt'"):
-        check_columns("parquet", str(path), "meta.text")
+        check_columns("parquet", str(path), Content(field="meta.text"))
     with pytest.raises(RecipeError, match="got 'id', which holds values of type int64"):
-        check_columns("parquet", str(path), "id")
+        check_columns("parquet", str(path), Content(field="id"))
     with pytest.raises(RecipeError, match="got 'tags', which holds values of type list"):
-        check_columns("parquet", str(path), "tags")
-    check_columns("parquet", str(path), "meta.txt")
+        check_columns("parquet", str(path), Content(field="tags"))
+    check_columns("parquet", str(path), Content(field="meta.txt"))
 
 
 def test_a_file_without_the_column_is_a_source_error(tmp_path: Path) -> None:
@@ -137,9 +138,9 @@ def test_a_file_without_the_column_is_a_source_error(tmp_path: Path) -> None:
     write_parquet(tmp_path / "c.parquet", {"text": [1]})
     catalog, root = open_catalog(tmp_path, "parquet")
     with pytest.raises(SourceError, match=r"b\.parquet: expected a column 'text' .*mean 'tex'"):
-        read_part(catalog, root, 1, 0, text_field="text")
+        read_part(catalog, root, 1, 0)
     with pytest.raises(SourceError, match=r"c\.parquet: expected a column 'text' .*type int64"):
-        read_part(catalog, root, 2, 0, text_field="text")
+        read_part(catalog, root, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path, content: bytes) -
     with pytest.raises(SourceError, match=r"a\.parquet: expected a Parquet file, found none .*; r"):
         scan_file(str(path), "parquet")
     with pytest.raises(SourceError, match="expected a Parquet file"):
-        check_columns("parquet", str(path), "text")
+        check_columns("parquet", str(path), Content(field="text"))
 
 
 def test_damage_inside_a_file_names_the_row_group(tmp_path: Path) -> None:

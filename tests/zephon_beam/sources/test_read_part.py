@@ -90,7 +90,7 @@ def test_other_faults_of_the_system_come_through_unchanged(
 
     monkeypatch.setattr(open_source.os, "pread", fail)
     with pytest.raises(OSError, match="broken cable") as caught:
-        read_part(catalog, root, 0, 0, text_field="text")
+        read_part(catalog, root, 0, 0)
     assert not isinstance(caught.value, SourceError)
 
 
@@ -100,10 +100,10 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
     """Its size was right when it was opened."""
     write_data_set(tmp_path, "jsonl")
     catalog, root = open_catalog(tmp_path, "jsonl")
-    read_part(catalog, root, 0, 0, text_field="text")
+    read_part(catalog, root, 0, 0)
     monkeypatch.setattr(open_source.os, "pread", lambda *_: b"")
     with pytest.raises(DriftError, match=r"^a: expected 46 bytes, found an end at 0"):
-        read_part(catalog, root, 0, 0, text_field="text")
+        read_part(catalog, root, 0, 0)
 
 
 def test_the_two_ends_of_a_large_file_are_its_identity(tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_there_is_nothing_outside_the_catalog(tmp_path: Path, chunk: int, part: 
     catalog, root = open_catalog(tmp_path, "jsonl")
     assert catalog.chunk_count == 2
     with pytest.raises(IndexError, match=r"(chunk|part) must be in \[0, "):
-        read_part(catalog, root, chunk, part, text_field="text")
+        read_part(catalog, root, chunk, part)
