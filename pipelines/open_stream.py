@@ -213,7 +213,7 @@ def _describe(
         pad_id=pad,
         eos_id=eos,
         bos_id=bos,
-        has_loss_mask=False,
+        has_loss_mask=recipe.has_loss_mask,
         tokenizer_digest=digest,
         recipe=recipe_to_mapping(recipe),
         datasets=datasets,

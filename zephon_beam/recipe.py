@@ -281,6 +281,14 @@ class Recipe:
         return all(repeats) if self.mixing.when_exhausted == "stop" else any(repeats)
 
     @property
+    def has_loss_mask(self) -> bool:
+        """Whether rows say which labels are learned: conversations do, tokens with masks do."""
+        return any(
+            dataset.content == "messages" or dataset.loss_mask is not None
+            for dataset in self.datasets.values()
+        )
+
+    @property
     def dataset_names(self) -> tuple[str, ...]:
         """Names in declared order; the place in it is `source_dataset`."""
         return tuple(self.datasets)
