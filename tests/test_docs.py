@@ -17,7 +17,8 @@ from zephon_beam.reader import StreamReader
 from zephon_beam.reader.batches import DEFAULT_FIELDS, FIELDS
 from zephon_beam.recipe import (
     BadRecordsRecipe,
-    DatasetRecipe,
+    ChatRecipe,
+    HoldoutRecipe,
     MixingRecipe,
     PackingRecipe,
     Recipe,
@@ -26,6 +27,7 @@ from zephon_beam.recipe import (
     ShuffleRecipe,
     TokenizerRecipe,
 )
+from zephon_beam.recipe_datasets import DatasetRecipe, TransformRecipe
 from zephon_beam.recipe_mapping import _LATER
 from zephon_beam.sources.formats import FORMATS, UNSUPPORTED_ENDINGS
 
@@ -40,7 +42,10 @@ SECTIONS: dict[str, Any] = {
     "`mixing.schedule`": ScheduleEntry,
     "`shuffle`": ShuffleRecipe,
     "`packing`": PackingRecipe,
+    "`transforms`": TransformRecipe,
+    "`chat`": ChatRecipe,
     "`bad_records`": BadRecordsRecipe,
+    "`holdout`": HoldoutRecipe,
     "`shard`": ShardRecipe,
 }
 REQUIRED: dict[Any, dict[str, Any]] = {
@@ -52,7 +57,13 @@ REQUIRED: dict[Any, dict[str, Any]] = {
     TokenizerRecipe: {"path": "t"},
     DatasetRecipe: {"files": "x"},
     ScheduleEntry: {"weights": {"web": 1}},
+    TransformRecipe: {"call": "a:b"},
+    HoldoutRecipe: {"fraction": "0.1"},
 }
+NEEDS: dict[tuple[Any, str], dict[str, Any]] = {
+    (DatasetRecipe, "loss_mask"): {"tokens": "ids"},
+}
+"""Fields that are only legal together with others."""
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -76,7 +87,7 @@ def stated_fields() -> list[Any]:
         table = keys(heading)
         for field in fields(kind):
             if f"`{field.name}`" not in SECTIONS:
-                cells = table.get(field.name)
+                cells = table.get(field.name.rstrip("_"))
                 found.append(pytest.param(kind, field, cells, id=f"{kind.__name__}.{field.name}"))
     return found
 
@@ -86,13 +97,16 @@ def test_every_key_is_stated_with_its_default(kind: Any, field: Any, cells: Any)
     """As the dataclass has it; values that are listed are taken, what exceeds them is not."""
     assert cells is not None
     default, values, _meaning = cells
-    if field.default is MISSING:
+    if field.default_factory is dict:
+        assert default == "`{}`"
+    elif field.default is MISSING:
         assert default == "required"
     else:
         spelt = {None: "null", True: "true", False: "false", (): "[]"}
         is_special = field.default is None or isinstance(field.default, (bool, tuple))
         assert default == f"`{spelt[field.default] if is_special else field.default}`"
     given = {key: value for key, value in REQUIRED.get(kind, {}).items() if key != field.name}
+    given |= NEEDS.get((kind, field.name), {})
     for text in re.findall(r"`([^`]+)`", values):
         if text not in ("lanes", "256KiB", "256KB"):
             kind(**given, **{field.name: yaml.safe_load(text)})
@@ -110,7 +124,7 @@ def test_every_key_is_stated_with_its_default(kind: Any, field: Any, cells: Any)
 def test_no_key_is_stated_that_does_not_exist() -> None:
     """Every row of a table of keys is a field, and every section has its table."""
     for heading, kind in SECTIONS.items():
-        assert set(keys(heading)) <= {field.name for field in fields(kind)}
+        assert set(keys(heading)) <= {field.name.rstrip("_") for field in fields(kind)}
     sections = {field.name for field in fields(Recipe)} - set(keys("Top level"))
     assert {f"`{name}`" for name in sections} <= set(SECTIONS)
 
@@ -121,13 +135,14 @@ def test_the_example_is_a_recipe_that_shows_every_key(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     recipe = load_recipe(path)
-    assert recipe.dataset_names == ("web", "code", "books")
+    assert recipe.dataset_names == ("web", "code", "books", "dialogues")
     assert recipe.shard_samples == 256
     assert recipe.datasets["books"].patterns == (f"{tmp_path}/data/books/*.txt",)
     for kind in SECTIONS.values():
         for field in fields(kind):
-            shown = f"{field.name}:" in text
-            assert shown or field.name == "at_tokens", field.name
+            shown = f"{field.name.rstrip('_')}:" in text
+            alternatives = ("at_tokens", "pattern", "special", "tokens", "loss_mask")
+            assert shown or field.name in alternatives, field.name
 
 
 def test_formats_and_endings_are_those_of_the_code() -> None:

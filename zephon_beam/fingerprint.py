@@ -5,7 +5,8 @@ the stream. Two recipes with one fingerprint give one stream; a stream refuses a
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from hashlib import blake2b
 from typing import Any
 
@@ -51,13 +52,27 @@ nothing: left out then, so that the streams of that version keep their fingerpri
 
 
 def _drop_later_defaults(identity: dict[str, Any]) -> None:
-    tables = [("", identity), ("tokenizer", identity["tokenizer"])]
-    tables += [("packing", identity["packing"])]
-    tables += [("datasets.*", dataset) for dataset in identity["datasets"].values()]
-    for table, values in tables:
-        for key, default in _LATER_DEFAULTS[table].items():
+    for values, defaults in _later_tables(identity):
+        for key, default in defaults.items():
             if values[key] == default:
                 del values[key]
+
+
+def _restore_later_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
+    restored: dict[str, Any] = deepcopy(dict(identity))
+    for values, defaults in _later_tables(restored):
+        for key, default in defaults.items():
+            values.setdefault(key, deepcopy(default))
+    return restored
+
+
+def _later_tables(identity: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each mapping that may hold later keys, with their defaults."""
+    yield identity, _LATER_DEFAULTS[""]
+    for section in ("tokenizer", "packing"):
+        yield identity[section], _LATER_DEFAULTS[section]
+    for dataset in identity["datasets"].values():
+        yield dataset, _LATER_DEFAULTS["datasets.*"]
 
 
 def fingerprint(
@@ -110,7 +125,8 @@ def differences(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]
         Lines such as `datasets.web.weight: the stream has "0.7", the recipe now has "0.8"`;
         empty if the identities are equal.
     """
-    return list(_compare("", old_identity, new_identity))
+    old, new = map(_restore_later_defaults, (old_identity, new_identity))
+    return list(_compare("", old, new))
 
 
 def _compare(path: str, old: Any, new: Any) -> list[str]:

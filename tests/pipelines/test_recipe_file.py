@@ -198,7 +198,11 @@ def test_repeated_keys_are_refused(tmp_path: Path, text: str, message: str) -> N
             SHORT + "mixing:\n  schedule:\n    - at_sample: 8\n      weights:\n        web: x\n",
             ":9: mixing.schedule[0].weights.web must be a decimal",
         ),
-        (SHORT + "holdout: {fraction: 0.1}\n", ":5: holdout: the key is not supported by this"),
+        (SHORT + "holdout: {fraction: 2}\n", ":5: holdout.fraction must be above 0 and below 1"),
+        (
+            SHORT + "  code:\n    files: a\n    transforms:\n      - call: a:b\n        kind: x\n",
+            ":9: datasets.code.transforms[0].kind must be one of",
+        ),
     ],
 )
 def test_errors_name_file_and_line(tmp_path: Path, text: str, message: str) -> None:

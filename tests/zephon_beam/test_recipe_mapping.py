@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from zephon_beam.errors import RecipeError
 from zephon_beam.recipe import Recipe
+from zephon_beam.recipe_datasets import TransformRecipe
 from zephon_beam.recipe_mapping import (
     LocatedMapping,
     parse_byte_size,
@@ -81,6 +82,9 @@ recipes = st.builds(
                 {
                     "files": st.just("x/*.parquet"),
                     "weight": st.sampled_from([1, "0.50", 0.25, Decimal("1e-5")]),
+                    "transforms": st.sampled_from(
+                        [[], [{"call": "a.b:c", "with": {"d": [1, None]}, "version": "2"}]]
+                    ),
                 }
             ),
             "code": st.fixed_dictionaries(
@@ -116,11 +120,12 @@ def test_round_trip_keeps_a_recipe_made_in_python() -> None:
         (
             minimal(zzz=4),
             "recipe: unknown key 'zzz'; the keys here are name, tokenizer, datasets, seed, lanes, "
-            "seq_len, samples_per_shard, mixing, shuffle, packing, bad_records, chunk_bytes, shard",
+            "seq_len, samples_per_shard, mixing, shuffle, packing, chat, bad_records, holdout, "
+            "chunk_bytes, shard",
         ),
         (
             dataset(zzz=4),
-            "unknown key 'zzz' in datasets.web; the keys here are files, format, text, weight, pas",
+            "unknown key 'zzz' in datasets.web; the keys here are files, format, text, messages",
         ),
         (minimal(chat={"zzz": 4}), "unknown key 'zzz' in chat; the keys here are loss_on"),
         (dataset(wieght=1), "unknown key 'wieght' in datasets.web; did you mean 'weight'?"),
@@ -190,7 +195,10 @@ def test_misplaced_key_names_its_place(mapping: dict[str, Any], text: str) -> No
             "packing.within.g must be a list of data set names, got 'web'; write [ … ]",
         ),
         (minimal(datasets={1: {"files": "a"}}), "keys of datasets must be text, got 1; put it in"),
-        (minimal(chat="assistant"), "chat must be a mapping with the key loss_on, got 'assistant'"),
+        (
+            minimal(chat="assistant"),
+            "chat must be a mapping with keys of loss_on, overlong, got 'assistant'",
+        ),
     ],
 )
 def test_wrong_shape_is_refused(mapping: Any, text: str) -> None:
@@ -256,6 +264,62 @@ def test_missing_key_is_named_with_an_example(mapping: dict[str, Any], text: str
             minimal(mixing={"schedule": [{"at_sample": 8, "weights": {"wbe": 1}}]}),
             "recipe: mixing.schedule.weights must be names of data sets, got ['wbe']",
         ),
+        (
+            dataset(transforms={"call": "a:b"}),
+            "recipe: datasets.web.transforms must be a list of calls, got {'call': 'a:b'}",
+        ),
+        (
+            dataset(transforms=[{"kind": "map"}]),
+            "recipe: datasets.web.transforms[0].call must be given; add e.g. `call: my_package",
+        ),
+        (
+            dataset(transforms=[{"call": "a:b"}, {"call": "strip"}]),
+            "recipe: datasets.web.transforms[1].call must be `package.module:function` or one of",
+        ),
+        (
+            dataset(transforms=[{"call": "a:b", "kind": "reduce"}]),
+            "recipe: datasets.web.transforms[0].kind must be one of map, filter, flat_map, got",
+        ),
+        (
+            dataset(transforms=[{"call": "normalize", "kind": "filter"}]),
+            "recipe: datasets.web.transforms[0].kind must be map, got 'filter'; leave it out",
+        ),
+        (
+            dataset(transforms=[{"call": "a:b", "with": {"x": object}}]),
+            "recipe: datasets.web.transforms[0].with must be plain JSON values, got",
+        ),
+        (
+            dataset(transforms=[{"call": "a:b", "version": 2}]),
+            "recipe: datasets.web.transforms[0].version must be a non-empty text, got 2; write it",
+        ),
+        (
+            dataset(transforms=[{"call": "a:b", "wiht": {}}]),
+            "recipe: unknown key 'wiht' in datasets.web.transforms[0]; did you mean 'with'?",
+        ),
+        (
+            dataset(messages="chat", tokens="ids"),
+            "recipe: datasets.web.text must be the only one of text, messages and tokens, got ['me",
+        ),
+        (
+            dataset(loss_mask="mask"),
+            "recipe: datasets.web.loss_mask must be given with tokens only, got 'mask'",
+        ),
+        (
+            dataset(tokens="ids", transforms=[{"call": "a:b"}]),
+            "recipe: datasets.web.transforms must be empty for documents that are tokens already",
+        ),
+        (
+            minimal(holdout={"fraction": 1}),
+            "recipe: holdout.fraction must be above 0 and below 1, got 1; e.g. 0.001",
+        ),
+        (
+            minimal(packing={"segment_multiple": 3}),
+            "recipe: packing.segment_multiple must be a divisor of seq_len (2048), got 3",
+        ),
+        (
+            minimal(tokenizer={"path": "t", "special": {"x": -1}}),
+            "recipe: tokenizer.special.x must be an integer from 0 to 2147483648, got -1",
+        ),
         (minimal(chunk_bytes="1 furlong"), "recipe: chunk_bytes must be a number of bytes above 0"),
     ],
 )
@@ -268,34 +332,9 @@ def test_wrong_value_is_named_by_its_dotted_path(mapping: dict[str, Any], text: 
     ("mapping", "text"),
     [
         (
-            dataset(transforms=[{"call": "a:b"}]),
-            "datasets.web.transforms: the key is not supported by",
-        ),
-        (
-            dataset(messages="chat"),
-            "datasets.web.messages: the key is not supported by this version",
-        ),
-        (
             dataset(content="parts"),
             "datasets.web.content: the key is not supported by this version",
         ),
-        (
-            dataset(tokens="input_ids"),
-            "datasets.web.tokens: the key is not supported by this version",
-        ),
-        (dataset(format="avro"), "datasets.web.format: the value 'avro' is not supported by this"),
-        (dataset(format="webdataset"), "yet; convert the files to jsonl, parquet or text"),
-        (
-            minimal(chat={"loss_on": "all"}),
-            "chat.loss_on: the value 'all' is not supported by this",
-        ),
-        (minimal(holdout={"fraction": 0.1}), "holdout: the key is not supported by this version"),
-        (
-            minimal(bad_records={"action": "quarantine"}),
-            "bad_records.action: the value 'quarantine' is not supported by this version",
-        ),
-        (minimal(packing={"segment_multiple": 64}), "packing.segment_multiple: the key is not"),
-        (minimal(tokenizer={"path": "t", "pattern": "x"}), "tokenizer.pattern: the key is not"),
     ],
 )
 def test_feature_of_a_later_version_is_told_apart_from_a_misspelling(
@@ -309,8 +348,17 @@ def test_defaults_of_features_to_come_are_accepted() -> None:
     """A recipe that writes out every documented default can be read."""
     mapping = dataset(transforms=[], messages=None, content=None, format="auto")
     mapping |= {"chat": {"loss_on": "assistant"}, "packing": {"segment_multiple": 1}}
+    mapping["tokenizer"] = {**mapping["tokenizer"], "pattern": None, "special": {}}
     mapping |= {"holdout": None, "bad_records": {"action": "fail", "max_fraction": "0.001"}}
     assert recipe_from_mapping(mapping) == recipe_from_mapping(dataset())
+
+
+def test_a_function_stands_for_its_name() -> None:
+    """What is stored is what a worker can import; what it cannot import is refused."""
+    assert TransformRecipe(call=json.dumps) == TransformRecipe(call="json:dumps")
+    for function in (lambda text: text, object()):
+        with pytest.raises(RecipeError, match="call must be a function at the top level"):
+            TransformRecipe(call=function)  # type: ignore[arg-type]
 
 
 def test_errors_carry_origin_and_line() -> None:

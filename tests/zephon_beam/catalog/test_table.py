@@ -15,7 +15,8 @@ from zephon_beam.catalog.encoding import decode_table, encode_table, same_catalo
 from zephon_beam.catalog.scan import FileScan
 from zephon_beam.catalog.table import Catalog, build_catalog, derive_chunk_bytes
 from zephon_beam.errors import CorruptObjectError, RecipeError, SourceError
-from zephon_beam.recipe import DatasetRecipe, Recipe, ShuffleRecipe, TokenizerRecipe
+from zephon_beam.recipe import Recipe, ShuffleRecipe, TokenizerRecipe
+from zephon_beam.recipe_datasets import DatasetRecipe
 
 GROUPS = ((30, 3000), (0, 0), (7, 900))
 
