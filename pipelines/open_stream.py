@@ -10,12 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.runners import running_pipeline
 from transforms.build_catalog import BuildCatalogs, CatalogJob
-from transforms.hugging_face import (
-    HuggingFaceTokenizer,
-    load_tokenizer,
-    tokenizer_digest,
-    tokenizer_file,
-)
+from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.errors import (
@@ -38,6 +33,7 @@ from zephon_beam.recipe import Recipe, TokenizerRecipe
 from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
 from zephon_beam.sources.documents import wanted_content
 from zephon_beam.store.base import Store, open_store
+from zephon_beam.tokenizer import Tokenizer
 
 _LOGGER = logging.getLogger(__name__)
 _UINT16_VOCABULARY = 65_536
@@ -114,7 +110,7 @@ def _create(
     options: PipelineOptions,
 ) -> None:
     """Scan the sources, store the catalogs and write `stream.json`."""
-    tokenizer = load_tokenizer(recipe.tokenizer)
+    tokenizer = load_reference(recipe.tokenizer)
     _special_ids(recipe.tokenizer, tokenizer)
     formats = []
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
@@ -173,7 +169,7 @@ def _open_catalogs(recipe: Recipe, store: Store) -> tuple[Catalog, ...]:
 
 def _describe(
     recipe: Recipe,
-    tokenizer: HuggingFaceTokenizer,
+    tokenizer: Tokenizer,
     roots: tuple[str, ...],
     catalogs: Sequence[Catalog],
 ) -> Manifest:
@@ -221,7 +217,7 @@ def _describe(
 
 
 def _special_ids(
-    recipe: TokenizerRecipe, tokenizer: HuggingFaceTokenizer
+    recipe: TokenizerRecipe, tokenizer: Tokenizer
 ) -> tuple[int | None, int | None, int]:
     """Return the ids of `bos`, `eos` and padding."""
     bos = _resolve("bos", recipe.bos, tokenizer, recipe)
@@ -230,7 +226,7 @@ def _special_ids(
 
 
 def _resolve(
-    field: str, value: str | int | None, tokenizer: HuggingFaceTokenizer, recipe: TokenizerRecipe
+    field: str, value: str | int | None, tokenizer: Tokenizer, recipe: TokenizerRecipe
 ) -> int | None:
     """Turn a token's text or id into an id of the vocabulary."""
     if value is None:
@@ -245,7 +241,7 @@ def _resolve(
     return found
 
 
-def _pad(recipe: TokenizerRecipe, tokenizer: HuggingFaceTokenizer, eos: int | None) -> int:
+def _pad(recipe: TokenizerRecipe, tokenizer: Tokenizer, eos: int | None) -> int:
     if recipe.pad != "auto":
         pad = _resolve("pad", recipe.pad, tokenizer, recipe)
     else:

@@ -13,6 +13,7 @@ from pipelines.recipe_file import load_recipe
 from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
+from transforms.tokenizers.backends import choose_backend
 from zephon_beam.errors import ZephonBeamError
 from zephon_beam.health import refuse_empty_datasets, refuse_holes, refuse_starving_lanes
 from zephon_beam.inspection import inspect_stream
@@ -56,6 +57,7 @@ def run_stream(
     until_tokens: int | None = None,
     advance_bytes: int = DEFAULT_ADVANCE_BYTES,
     drain_bytes: int = DEFAULT_DRAIN_BYTES,
+    backend: str = "auto",
     options: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def run_stream(
         advance_bytes: source bytes that one advance supplies, roughly; a run option that can
             never change a byte.
         drain_bytes: bytes that gather for a lane before it packs; likewise.
+        backend: which library encodes text: auto, hf, fastokens or tiktoken; likewise.
         options: Beam options as command line flags.
         progress: called before the first and after every advance.
 
@@ -90,6 +93,7 @@ def run_stream(
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe))
     until = resolve_until_samples(loaded, until_samples=until_samples, until_tokens=until_tokens)
     beam_options = parse_beam_options(options)
+    choose_backend(loaded.tokenizer, backend)
     opened = open_or_create(loaded, str(stream), beam_options)
     planner = _make_planner(opened)
     position = read_position(opened.store, opened.manifest)
@@ -115,7 +119,11 @@ def run_stream(
     while not position.finished and (until is None or position.complete_samples < until):
         plan = _next_plan(opened, planner, position, advance_bytes, until)
         job = StreamJob(
-            stream=opened.store.uri, advance=plan.advance, recipe=loaded, roots=opened.roots
+            stream=opened.store.uri,
+            advance=plan.advance,
+            recipe=loaded,
+            roots=opened.roots,
+            backend=backend,
         )
         with watched_lanes(opened.store, position, plan, report):
             _run_plan(opened, job, plan, beam_options, drain_bytes)

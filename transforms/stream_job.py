@@ -27,6 +27,8 @@ class StreamJob:
     recipe: Recipe
     roots: tuple[str, ...]
     """Folder of each data set's files, in recipe order."""
+    backend: str = "auto"
+    """Which library encodes; a run option, so it changes the speed and never a byte."""
 
     def store(self) -> Store:
         """Open the stream's store."""

@@ -8,9 +8,9 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
-from transforms.hugging_face import load_tokenizer
 from transforms.lane_items import HEAD, PART, LaneDocuments, LaneMessage
 from transforms.stream_job import StreamJob
+from transforms.tokenizers.backends import load_tokenizer
 from zephon_beam.sequences import SequencePart, encode_part
 from zephon_beam.tokenizer import Framing, Tokenizer, frame_documents
 
@@ -44,7 +44,9 @@ class _TokenizeParts(beam.DoFn):
     def setup(self) -> None:
         manifest = self._job.manifest()
         self._tokenizer: Tokenizer = load_tokenizer(
-            self._job.recipe.tokenizer, expected_digest=manifest.tokenizer_digest
+            self._job.recipe.tokenizer,
+            backend=self._job.backend,
+            expected_digest=manifest.tokenizer_digest,
         )
         self._dtype = np.dtype(manifest.token_dtype)
         self._framing = Framing(bos=manifest.bos_id, eos=manifest.eos_id)

@@ -7,7 +7,26 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from zephon_beam.errors import ZephonBeamError
+
 Array = npt.NDArray[Any]
+
+
+class UnencodableError(ZephonBeamError, ValueError):
+    """A tokenizer can never encode one of the documents that it was given."""
+
+    def __init__(self, message: str, *, place: int) -> None:
+        super().__init__(message)
+        self.place = place
+        """Place of the document among those given."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the place when a worker process sends the error to its parent."""
+        return _rebuild_unencodable, (str(self), self.place)
+
+
+def _rebuild_unencodable(message: str, place: int) -> UnencodableError:
+    return UnencodableError(message, place=place)
 
 
 class Tokenizer(Protocol):
@@ -29,6 +48,9 @@ class Tokenizer(Protocol):
 
         Returns:
             (ids uint32[total], offsets int64[len(texts) + 1], bounds of each document).
+
+        Raises:
+            UnencodableError: a document can never be encoded.
         """
 
 

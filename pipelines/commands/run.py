@@ -21,7 +21,6 @@ _LINE_SECS = 15.0
 _LATER = {
     "--follow": "run with --until-samples again whenever more samples are needed",
     "--lookahead": "leave it out; it belongs to --follow",
-    "--backend": "leave it out; the tokenizers library is used",
     "--retain": "leave it out; nothing is deleted",
 }
 
@@ -45,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drain-bytes", metavar="SIZE", help="tokenized data gathered before a lane packs"
+    )
+    parser.add_argument(
+        "--backend",
+        default="auto",
+        metavar="NAME",
+        help="library that encodes text: auto, hf, fastokens or tiktoken; never changes a byte",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -80,7 +85,13 @@ def execute(args: argparse.Namespace) -> int:
 
     try:
         facts = run_stream(
-            recipe, args.stream, **limits, **sizes, options=args.beam_args, progress=tell
+            recipe,
+            args.stream,
+            **limits,
+            **sizes,
+            backend=args.backend,
+            options=args.beam_args,
+            progress=tell,
         )
     finally:
         bar.close()

@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipelines.demo_corpus import TOKENIZER_FILE
-from transforms.hugging_face import HuggingFaceTokenizer, load_tokenizer, tokenizer_digest
+from transforms.tokenizers.backends import load_tokenizer, tokenizer_digest
+from transforms.tokenizers.hugging_face import HuggingFaceTokenizer
 from zephon_beam.errors import DriftError, RecipeError
 from zephon_beam.recipe import TokenizerRecipe
 

@@ -3,16 +3,13 @@
 import json
 from array import array
 from collections.abc import Sequence
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer as Backend
 
-from zephon_beam.errors import DriftError, RecipeError
-from zephon_beam.recipe import TokenizerRecipe
+from zephon_beam.errors import RecipeError
 
 Array = npt.NDArray[Any]
 
@@ -79,45 +76,3 @@ class HuggingFaceTokenizer:
             ids += array("I", encoding.ids)
             ends.append(len(ids))
         return np.frombuffer(ids, np.uint32), np.array(ends, np.int64)
-
-
-def tokenizer_file(recipe: TokenizerRecipe) -> Path:
-    """Return the path of the tokenizer's file.
-
-    Raises:
-        RecipeError: there is none.
-    """
-    path = Path(recipe.path)
-    if path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        raise RecipeError(
-            f"tokenizer.path must be a tokenizer.json or a folder with one, got {recipe.path!r}; "
-            "there is no such file; paths are relative to the recipe file"
-        )
-    return path
-
-
-def tokenizer_digest(content: bytes) -> str:
-    """Hash the content of a tokenizer file, as the fingerprint takes it."""
-    return blake2b(content, digest_size=16).hexdigest()
-
-
-def load_tokenizer(
-    recipe: TokenizerRecipe, *, expected_digest: str | None = None
-) -> HuggingFaceTokenizer:
-    """Load the recipe's tokenizer.
-
-    Raises:
-        RecipeError: there is no usable file.
-        DriftError: its content is not the expected one.
-    """
-    path = tokenizer_file(recipe)
-    content = path.read_bytes()
-    found = tokenizer_digest(content)
-    if expected_digest is not None and found != expected_digest:
-        raise DriftError(
-            f"tokenizer: expected {expected_digest}, found {found} ({path}); with another one the "
-            "stream would go on with other tokens; restore the file, or start a new stream"
-        )
-    return HuggingFaceTokenizer(content, allow_special=recipe.allow_special, name=str(path))

@@ -1,0 +1,1 @@
+"""Tokenizer backends: what encodes a recipe's documents, and the proof that it may."""
