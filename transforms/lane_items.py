@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon_beam.sequences import PartKey
-from zephon_beam.sources.documents import Documents, Quarantined, TokenLists
+from zephon_beam.sources.documents import Documents, Quarantined, Spans, TokenLists
 
 HEAD = 0
 """Kind of an element that holds where a lane starts."""
@@ -92,6 +92,12 @@ def _encode_documents(key: PartKey, pass_number: int, documents: Documents) -> b
         columns["tokens"] = pa.LargeListArray.from_arrays(bounds, pa.array(lists.tokens))
         if lists.learned is not None:
             columns["learned"] = pa.LargeListArray.from_arrays(bounds, pa.array(lists.learned))
+    if documents.spans is not None:
+        bounds = pa.array(documents.spans.bounds, pa.int64())
+        pieces = pa.array(documents.spans.pieces, pa.large_string())
+        special = pa.array(documents.spans.special, pa.bool_())
+        columns["pieces"] = pa.LargeListArray.from_arrays(bounds, pieces)
+        columns["special"] = pa.LargeListArray.from_arrays(bounds, special)
     schema = pa.schema([(name, column.type) for name, column in columns.items()], metadata=metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -111,6 +117,7 @@ def _decode_documents(data: bytes) -> LaneDocuments:
         source_bytes=metadata["source_bytes"],
         last=bool(metadata["last"]),
         tokens=_decode_tokens(batch),
+        spans=_decode_spans(batch),
         quarantined=tuple(
             Quarantined(place=place, file=file, locator=locator, reason=reason, message=message)
             for place, file, locator, reason, message in metadata["quarantined"]
@@ -129,4 +136,15 @@ def _decode_tokens(batch: pa.RecordBatch) -> TokenLists | None:
         tokens=np.asarray(tokens.values),
         offsets=np.asarray(tokens.offsets),
         learned=None if learned is None else np.asarray(learned),
+    )
+
+
+def _decode_spans(batch: pa.RecordBatch) -> Spans | None:
+    if "pieces" not in batch.schema.names:
+        return None
+    pieces = batch.column("pieces")
+    return Spans(
+        pieces=pieces.values.to_pylist(),
+        special=batch.column("special").values.to_numpy(zero_copy_only=False),
+        bounds=np.asarray(pieces.offsets),
     )

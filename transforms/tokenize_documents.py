@@ -11,6 +11,7 @@ from apache_beam.pvalue import PCollection
 from transforms.lane_items import HEAD, PART, LaneDocuments, LaneMessage
 from transforms.stream_job import StreamJob
 from transforms.tokenizers.backends import load_tokenizer
+from zephon_beam.encode_documents import encode_documents
 from zephon_beam.sequences import SequencePart, encode_part
 from zephon_beam.tokenizer import Framing, Tokenizer, frame_documents
 
@@ -59,7 +60,7 @@ class _TokenizeParts(beam.DoFn):
             return
         kept = np.ones(len(documents), bool)
         kept[[entry.place for entry in documents.quarantined]] = False
-        encoded = self._tokenizer.encode(documents.texts)
+        encoded = encode_documents(self._tokenizer, documents)
         tokens, offsets = frame_documents(encoded, self._framing, self._dtype, kept=kept)
         self._tokens.inc(len(tokens))
         part = SequencePart(

@@ -5,7 +5,7 @@ import pytest
 
 from transforms.lane_items import LaneDocuments, LaneDocumentsCoder
 from zephon_beam.sequences import PartKey
-from zephon_beam.sources.documents import Documents, Quarantined, TokenLists
+from zephon_beam.sources.documents import Documents, Quarantined, Spans, TokenLists
 
 KEY = PartKey(dataset=1, number=5, part=2)
 
@@ -63,3 +63,29 @@ def test_heads_survive_encoding(head: bytes) -> None:
     """A head passes through, also that of a fresh lane, which is empty."""
     coder = LaneDocumentsCoder()
     assert coder.decode(coder.encode(LaneDocuments(head=head))) == LaneDocuments(head=head)
+
+
+def test_spans_survive_encoding() -> None:
+    """Pieces, what they are and whose they are; also of a document without any."""
+    spans = Spans(
+        pieces=["<a>", "x \U0001f600", "", "<b>"],
+        special=np.array([True, False, False, True]),
+        bounds=np.array([0, 3, 3, 4], np.int64),
+    )
+    documents = Documents(
+        texts=[""] * 3,
+        files=np.zeros(3, np.uint32),
+        locators=np.zeros(3, np.int64),
+        outputs=np.zeros(3, np.uint32),
+        source_bytes=1,
+        last=False,
+        spans=spans,
+    )
+    coder = LaneDocumentsCoder()
+    again = coder.decode(coder.encode(LaneDocuments(key=KEY, documents=documents)))
+    assert again.documents is not None
+    found = again.documents.spans
+    assert found is not None
+    assert found.pieces == spans.pieces
+    assert found.special.tolist() == spans.special.tolist()
+    assert found.bounds.tolist() == spans.bounds.tolist()

@@ -49,6 +49,19 @@ class TokenLists:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Spans:
+    """Documents as pieces: stretches of text, and special tokens that no text can forge.
+
+    pieces: text of each piece, or the name of a special token; special: bool[pieces], which of
+    them are tokens; bounds: int64[documents + 1], the pieces of each document.
+    """
+
+    pieces: list[str]
+    special: npt.NDArray[np.bool_]
+    bounds: IntArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Quarantined:
     """A record that can never be read, set aside; its document is empty and keeps its place."""
 
@@ -84,7 +97,7 @@ class Documents:
     """One part; in source order as it is read. Immutable by convention.
 
     texts: the documents, each of which can be encoded as UTF-8; conversations as JSON; empty
-        strings if `tokens` is given.
+        strings if `tokens` or `spans` are given.
     files: uint32[documents], place of each document's file in the catalog.
     locators: int64[documents]. JSONL: byte offset of the line's first byte; Parquet: row number
         within the file; text files: 0.
@@ -100,6 +113,7 @@ class Documents:
     last: bool
     """Whether this is the last part of its chunk."""
     tokens: TokenLists | None = None
+    spans: Spans | None = None
     quarantined: tuple[Quarantined, ...] = ()
     """In order of place."""
 
@@ -143,6 +157,7 @@ def take_documents(documents: Documents, order: Sequence[int] | IntArray) -> Doc
         source_bytes=documents.source_bytes,
         last=documents.last,
         tokens=_take_tokens(documents.tokens, places),
+        spans=_take_spans(documents.spans, places),
         quarantined=quarantined,
     )
 
@@ -160,10 +175,24 @@ def _moved(entry: Quarantined, place: int) -> Quarantined:
 def _take_tokens(lists: TokenLists | None, places: IntArray) -> TokenLists | None:
     if lists is None:
         return None
-    starts = lists.offsets[places]
-    lengths = lists.offsets[places + 1] - starts
-    offsets = np.zeros(len(places) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    taken = np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], lengths)
+    offsets, taken = _take_ranges(lists.offsets, places)
     learned: Any = None if lists.learned is None else lists.learned[taken]
     return TokenLists(tokens=lists.tokens[taken], offsets=offsets, learned=learned)
+
+
+def _take_spans(spans: Spans | None, places: IntArray) -> Spans | None:
+    if spans is None:
+        return None
+    bounds, taken = _take_ranges(spans.bounds, places)
+    pieces = [spans.pieces[piece] for piece in taken.tolist()]
+    return Spans(pieces=pieces, special=spans.special[taken], bounds=bounds)
+
+
+def _take_ranges(offsets: IntArray, places: IntArray) -> tuple[IntArray, IntArray]:
+    """Return (offsets of some ranges behind one another, what is in them)."""
+    starts = offsets[places]
+    lengths = offsets[places + 1] - starts
+    taken_offsets = np.zeros(len(places) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=taken_offsets[1:])
+    shift = np.repeat(starts - taken_offsets[:-1], lengths)
+    return taken_offsets, np.arange(int(taken_offsets[-1])) + shift
