@@ -8,6 +8,13 @@ from zephon_beam.sources.documents import Quarantined
 
 _LISTED_FIELDS = 20
 _SHOWN_CHARACTERS = 60
+_HOLDS = {
+    "text": ("text", "the documents' text"),
+    "messages": ("a list of messages", "the conversations"),
+    "tokens": ("a list of integers", "the documents' token ids"),
+    "loss_mask": ("a list of 0 and 1", "the tokens' loss mask"),
+}
+"""What a key of the recipe asks of the field that it names, and what to name instead."""
 
 
 class RecordFaults:
@@ -63,19 +70,20 @@ def bad_record(
     )
 
 
-def wrong_field(field: str, path: str, names: Iterable[str]) -> RecipeError:
-    """Return the error for a recipe that names a field which its first file does not have."""
+def wrong_field(field: str, path: str, names: Iterable[str], key: str = "text") -> RecipeError:
+    """Return the error for a recipe whose `key` names a field that its first file does not have."""
     return RecipeError(
-        f"text must be a field of the documents, got {field!r}, which {path!r} does not have; "
+        f"{key} must be a field of the documents, got {field!r}, which {path!r} does not have; "
         f"{describe_fields(field, names)}"
     )
 
 
-def wrong_type(field: str, path: str, found: str) -> RecipeError:
-    """Return the error for a recipe that names a field which holds something other than text."""
+def wrong_type(field: str, path: str, found: str, key: str = "text") -> RecipeError:
+    """Return the error for a recipe whose `key` names a field which holds something else."""
+    rule, repair = _HOLDS[key]
     return RecipeError(
-        f"text must be a field that holds text, got {field!r}, which holds {found} in {path!r}; "
-        "name the field with the documents' text"
+        f"{key} must be a field that holds {rule}, got {field!r}, which holds {found} in {path!r}; "
+        f"name the field with {repair}"
     )
 
 
