@@ -11,6 +11,8 @@ from transforms.lane_items import HEAD_ITEM, LaneDocuments, SupplyItem
 from transforms.stream_job import StreamJob
 from zephon_beam.chunk_order import document_order
 from zephon_beam.errors import BadRecordError, DriftError, SourceError
+from zephon_beam.holdout import take_share
+from zephon_beam.quarantine import READ, write_quarantine
 from zephon_beam.sequences import PartKey
 from zephon_beam.sources.documents import take_documents, wanted_content
 from zephon_beam.sources.read_part import read_part
@@ -18,6 +20,9 @@ from zephon_beam.sources.read_part import read_part
 
 class ReadDocuments(beam.PTransform[Any, Any]):
     """Read each supplied part once, and load each lane's head.
+
+    Documents that belong to the other share of a holdout are left out; records that can never be
+    read and may be set aside are written to the stream's quarantine and leave an empty document.
 
     Element types: in tuple[int, SupplyItem], out tuple[int, LaneDocuments]; stateless.
 
@@ -90,6 +95,18 @@ class _ReadParts(beam.DoFn):
             ) from error
         except (DriftError, SourceError) as error:
             raise type(error)(f"datasets.{name}: {error}") from error
+        if job.recipe.holdout is not None:
+            file_name = self._catalogs[key.dataset].file_name
+            documents = take_share(documents, job.recipe.holdout, dataset=name, file_name=file_name)
+        write_quarantine(
+            self._store,
+            documents.quarantined,
+            dataset=name,
+            pass_=pass_number,
+            chunk=chunk,
+            part=key.part,
+            stage=READ,
+        )
         order = document_order(
             seed=job.recipe.seed,
             dataset=name,

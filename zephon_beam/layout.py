@@ -3,6 +3,7 @@
 import re
 
 MANIFEST = "stream.json"
+QUARANTINE_FOLDER = "quarantine/"
 _NUMBERED = re.compile(r"(\d+)\.[a-z]+")
 
 
@@ -44,6 +45,21 @@ def progress_name(lane: int) -> str:
 def catalog_name(dataset: str) -> str:
     """Name of the catalog of a data set."""
     return f"catalog/{dataset}.arrow"
+
+
+def consumer_name(consumer: str) -> str:
+    """Name of the object in which a training run says where it reads and what it still needs."""
+    return f"consumers/{consumer}.json"
+
+
+def base_name(number: int, digest: str) -> str:
+    """Name of an object that says which shards lanes begin with after others were deleted."""
+    return f"base/{number:012d}-{digest}.json"
+
+
+def quarantine_name(dataset: str, pass_: int, chunk: int, part: int, stage: str) -> str:
+    """Name of what was set aside of one part of a chunk in one pass by one stage of the work."""
+    return f"{QUARANTINE_FOLDER}{dataset}/{pass_:06d}-{chunk:09d}-{part:06d}.{stage}.jsonl"
 
 
 def number_of(name: str) -> int:
