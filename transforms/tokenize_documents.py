@@ -1,6 +1,7 @@
 """TokenizeDocuments: from documents to flat token arrays."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -11,9 +12,11 @@ from apache_beam.pvalue import PCollection
 from transforms.lane_items import HEAD, PART, LaneDocuments, LaneMessage
 from transforms.stream_job import StreamJob
 from transforms.tokenizers.backends import load_tokenizer
-from zephon_beam.encode_documents import encode_documents
-from zephon_beam.sequences import SequencePart, encode_part
+from zephon_beam.quarantine import TOKENIZE, write_quarantine
+from zephon_beam.sequences import PartKey, SequencePart, encode_part
+from zephon_beam.sources.documents import Quarantined
 from zephon_beam.tokenizer import Framing, Tokenizer, frame_documents
+from zephon_beam.unencodable import encode_or_set_aside
 
 
 class TokenizeDocuments(beam.PTransform[Any, Any]):
@@ -23,6 +26,7 @@ class TokenizeDocuments(beam.PTransform[Any, Any]):
 
     Raises:
         DriftError: the tokenizer file is not the one that the stream was created with.
+        BadRecordError: the tokenizer gives a document up, and the recipe sets none aside.
 
     Determinism: each sequence depends on its document's text and the tokenizer alone.
     """
@@ -58,9 +62,16 @@ class _TokenizeParts(beam.DoFn):
         if documents is None or item.key is None:
             yield lane, (HEAD, item.head or b"")
             return
+        encoded, set_aside = encode_or_set_aside(
+            self._tokenizer,
+            documents,
+            quarantine=self._job.recipe.bad_records.action == "quarantine",
+            file_name=partial(self._file_name, item.key.dataset),
+        )
+        if set_aside:
+            self._write_quarantine(lane, item.key, item.pass_number, set_aside)
         kept = np.ones(len(documents), bool)
-        kept[[entry.place for entry in documents.quarantined]] = False
-        encoded = encode_documents(self._tokenizer, documents)
+        kept[[entry.place for entry in (*documents.quarantined, *set_aside)]] = False
         tokens, offsets = frame_documents(encoded, self._framing, self._dtype, kept=kept)
         self._tokens.inc(len(tokens))
         part = SequencePart(
@@ -76,3 +87,20 @@ class _TokenizeParts(beam.DoFn):
             quarantined=None if kept.all() else ~kept,
         )
         yield lane, (PART, encode_part(part))
+
+    def _file_name(self, dataset: int, file: int) -> str:
+        return self._job.catalogs()[dataset].file_name(file)
+
+    def _write_quarantine(
+        self, lane: int, key: PartKey, pass_number: int, found: tuple[Quarantined, ...]
+    ) -> None:
+        position = self._job.chunk_orders()[key.dataset].position(lane, key.number)
+        write_quarantine(
+            self._job.store(),
+            found,
+            dataset=self._job.recipe.dataset_names[key.dataset],
+            pass_=pass_number,
+            chunk=position[1] if position is not None else 0,
+            part=key.part,
+            stage=TOKENIZE,
+        )

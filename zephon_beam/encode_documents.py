@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from zephon_beam.errors import RecipeError
 from zephon_beam.sources.documents import Documents, Spans
-from zephon_beam.tokenizer import Tokenizer
+from zephon_beam.tokenizer import Tokenizer, UnencodableError
 
 Array = npt.NDArray[Any]
 
@@ -23,6 +23,7 @@ def encode_documents(tokenizer: Tokenizer, documents: Documents) -> tuple[Array,
 
     Raises:
         RecipeError: a special token is not in the vocabulary.
+        UnencodableError: a document can never be encoded.
 
     Determinism: each document's ids depend on its content and the tokenizer alone.
     """
@@ -40,7 +41,12 @@ def _encode_spans(tokenizer: Tokenizer, spans: Spans) -> tuple[Array, Array]:
     special = spans.special
     texts = [text for text, token in zip(spans.pieces, special.tolist(), strict=True) if not token]
     names = [text for text, token in zip(spans.pieces, special.tolist(), strict=True) if token]
-    ids, offsets = tokenizer.encode(texts)
+    try:
+        ids, offsets = tokenizer.encode(texts)
+    except UnencodableError as error:
+        piece = int(np.flatnonzero(~special)[error.place])
+        document = int(np.searchsorted(spans.bounds, piece, side="right")) - 1
+        raise UnencodableError(str(error), place=document) from error
     lengths = np.ones(len(spans.pieces), np.int64)
     lengths[~special] = np.diff(offsets)
     ends = np.cumsum(lengths)

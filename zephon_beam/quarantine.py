@@ -15,6 +15,8 @@ READ = "read"
 """Stage that reads sources."""
 TRANSFORM = "transform"
 """Stage that applies the recipe's transforms."""
+TOKENIZE = "tokenize"
+"""Stage that encodes."""
 
 
 def write_quarantine(
