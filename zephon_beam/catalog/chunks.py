@@ -3,6 +3,7 @@
     ranges       a file of 10 bytes, chunk_bytes 4:   [0, 4) [4, 8) [8, 10)
     row groups   one chunk a row group, in parts of `part_rows` rows
     runs         files of 3, 2, 9 and 1 bytes, chunk_bytes 4:   files 0-1, file 2, file 3
+    sequential   one chunk a file, in parts of `chunk_bytes` expanded bytes; how many, reading tells
 
 A document belongs to the chunk that holds its first byte, so every document is in exactly one.
 """
@@ -22,6 +23,7 @@ class Cut(Enum):
     RANGES = "ranges"
     ROW_GROUPS = "row groups"
     RUNS = "runs"
+    SEQUENTIAL = "sequential"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +31,7 @@ class Chunk:
     """A stretch of a data set: the unit of order.
 
     Ranges: bytes [start, stop) of one file. Row groups: rows [start, stop) of one file, which are
-    its row group `row_group`. Runs: whole files; start and stop are 0.
+    its row group `row_group`. Runs, sequential: whole files; start and stop are 0.
     """
 
     chunk: int

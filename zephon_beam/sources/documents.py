@@ -131,6 +131,8 @@ class Part:
     part_rows: int
     """Rows of one part of a row group; 0 for formats whose chunks have one part."""
     content: Content = field(default_factory=Content)
+    part_bytes: int = 0
+    """Expanded bytes of one part of a file that is read from its start; 0 for other files."""
 
 
 def take_documents(documents: Documents, order: Sequence[int] | IntArray) -> Documents:

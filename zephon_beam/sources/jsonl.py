@@ -12,6 +12,7 @@ and what it means is what Python's `json` says: of a repeated key the last one c
 """
 
 import json
+import re
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,11 +34,12 @@ _SPACE = " \t\r"
 _FIRST_STEP = 8 * 1024
 _LAST_STEP = 64 * 1024 * 1024
 _STEP_GROWTH = 4
-_CHECKED_BYTES = 64 * 1024
+CHECKED_BYTES = 64 * 1024
+"""How much of a file is looked at before any work."""
+_DEEPEST = 256
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 _RERUN = "then run the recipe into a new place"
-_LINE_REPAIR = f"correct or remove the line, {_RERUN}"
-_FIELD_REPAIR = f"correct `text` in the recipe, or the line, {_RERUN}"
 _ENCODING_REPAIR = f"write the file as UTF-8, {_RERUN}"
 
 _decode = json.JSONDecoder().raw_decode
@@ -51,8 +53,8 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
         DriftError: the file is not that of the catalog.
     """
     data, offset = read_lines(source, part.chunk.start, part.chunk.stop)
-    chunk = part.chunk.chunk
-    return parse_lines(data, offset, part.content, faults, file=source.name, chunk=chunk)
+    where = f"chunk {part.chunk.chunk}"
+    return parse_lines(data, offset, part.content, faults, file=source.name, where=where)
 
 
 def read_lines(source: SourceFile, start: int, stop: int) -> tuple[bytes, int]:
@@ -82,7 +84,7 @@ def read_lines(source: SourceFile, start: int, stop: int) -> tuple[bytes, int]:
 
 
 def parse_lines(
-    data: bytes, offset: int, content: Content, faults: RecordFaults, *, file: str, chunk: int
+    data: bytes, offset: int, content: Content, faults: RecordFaults, *, file: str, where: str
 ) -> FileDocuments:
     """Parse whole lines.
 
@@ -93,7 +95,10 @@ def parse_lines(
             has a field of just that name.
         faults: what becomes of bad lines.
         file: the file's name, for messages.
-        chunk: the chunk's number, for messages.
+        where: what lines are counted in, for messages.
+
+    Returns:
+        The documents; of conversations, the JSON of `messages_text`.
 
     Raises:
         BadRecordError: a line is no JSON object with a text in the field, and faults raise.
@@ -102,8 +107,10 @@ def parse_lines(
     texts: list[str] = []
     locators: list[int] = []
     simple = "." not in field
+    is_text = content.kind == "text"
     # A lone surrogate can only come from an escape; without one no text needs to be looked at.
     escapes = _has_surrogate_escape(data)
+    nested = _may_be_deep(data)
     next_offset = offset
     for number, line in enumerate(data.split(b"\n")):
         line_offset = next_offset
@@ -114,17 +121,21 @@ def parse_lines(
             continue
         try:
             decoded = line.decode()
+            if nested and _is_deep(line):
+                raise RecursionError("nested too deeply")
             document, end = _decode(decoded)
             text = document[field] if simple else _field(document, field)
+            if not is_text:
+                text = messages_text(text)
             valid = type(text) is str and (end == len(decoded) or not decoded[end:].strip(_SPACE))
             if valid and escapes:
                 text.encode()
         except (ValueError, KeyError, TypeError, RecursionError):
             valid, text = False, ""
         if not valid:
-            place = f"byte {line_offset}, line {number + 1} of chunk {chunk}"
+            place = f"byte {line_offset}, line {number + 1} of {where}"
             try:
-                text = parse_line(line, field, file=file, locator=line_offset, place=place)
+                text = parse_object(line, content, file=file, locator=line_offset, place=place)
             except BadRecordError as error:
                 faults.report(error, len(texts))
                 text = ""
@@ -133,44 +144,76 @@ def parse_lines(
     return FileDocuments(texts=texts, locators=np.array(locators, dtype=np.int64))
 
 
-def parse_line(line: bytes, field: str, *, file: str, locator: int, place: str) -> str:
-    """Return the text of one line, or say what is wrong with it.
+def parse_object(
+    data: bytes, content: Content, *, file: str, locator: int, place: str, thing: str = "line"
+) -> str:
+    """Return the document in one JSON object, or say what is wrong with it.
+
+    Args:
+        data: the object.
+        content: which field holds the document.
+        file: the file's name, for messages.
+        locator: the document's locator.
+        place: where the object is, for people.
+        thing: what holds the object, for people.
 
     Raises:
         BadRecordError: with a `reason` of `utf8`, `json`, `not_object`, `missing_field`,
-            `not_text` or `surrogate`.
+            `not_text`, `not_messages` or `surrogate`.
     """
+    field, kind = content.field, content.kind
+    line_repair = f"correct or remove the {thing}, {_RERUN}"
 
-    def fail(rule: str, found: str, reason: str, repair: str = _LINE_REPAIR) -> NoReturn:
+    def fail(rule: str, found: str, reason: str, repair: str = line_repair) -> NoReturn:
         raise bad_record(file, locator, place, rule=rule, found=found, reason=reason, repair=repair)
 
+    if _is_deep(data):
+        found = f"{shorten(data)}, which is nested more deeply"
+        fail(f"document must be nested at most {_DEEPEST} levels deep", found, "json")
     try:
-        document = json.loads(line.decode())
+        document = json.loads(data.decode())
     except UnicodeDecodeError as error:
-        found = f"byte 0x{line[error.start]:02x} at byte {error.start} of the line"
+        found = f"byte 0x{data[error.start]:02x} at byte {error.start} of the {thing}"
         fail("document must be valid UTF-8", found, "utf8", _ENCODING_REPAIR)
-    except (ValueError, RecursionError) as error:
-        fail("document must be valid JSON", f"{shorten(line)} ({error})", "json")
-    if not isinstance(document, dict):
-        kind = _kind(document)
-        fail("document must be a JSON object", f"{kind}: {shorten(document)}", "not_object")
+    except ValueError as error:
+        fail("document must be valid JSON", f"{shorten(data)} ({error})", "json")
+    if not isinstance(document, dict) and field:
+        found = f"{_kind(document)}: {shorten(document)}"
+        fail("document must be a JSON object", found, "not_object")
     try:
-        text = _field(document, field)
+        value = _field(document, field) if field else document
     except KeyError:
         fail(
             f"document must have the field {field!r}",
             f"none ({describe_fields(field, _names(document, field))})",
             "missing_field",
-            _FIELD_REPAIR,
+            f"correct `{kind}` in the recipe, or the {thing}, {_RERUN}",
         )
-    if not isinstance(text, str):
-        fail(f"field {field!r} must be a text", f"{_kind(text)}: {shorten(text)}", "not_text")
     try:
+        text = value if kind == "text" else messages_text(value)
+        if not isinstance(text, str):
+            found = f"{_kind(value)}: {shorten(value)}"
+            fail(f"field {field!r} must be a text", found, "not_text")
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
+        code = ord(error.object[error.start])
+        found = f"the lone surrogate U+{code:04X} at character {error.start}"
         fail(f"field {field!r} must be encodable as UTF-8", found, "surrogate", _ENCODING_REPAIR)
+    except TypeError:
+        found = f"{_kind(value)}: {shorten(value)}"
+        fail(f"field {field!r} must be a list of messages", found, "not_messages")
     return text
+
+
+def messages_text(value: Any) -> str:
+    """Return a conversation as one JSON text: no spaces, keys in their order, no escapes needed.
+
+    Raises:
+        TypeError: it is no list of objects.
+    """
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise TypeError("no list of objects")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def check_field(path: str, content: Content) -> None:
@@ -180,25 +223,76 @@ def check_field(path: str, content: Content) -> None:
         RecipeError: the first document has no such field, or it holds no text.
         BadRecordError: the first document has another fault.
     """
-    field = content.field
     with open(path, "rb") as file:
-        data = file.read(_CHECKED_BYTES)
-        whole = len(data) < _CHECKED_BYTES
+        data = file.read(CHECKED_BYTES)
+        whole = len(data) < CHECKED_BYTES
+    check_lines(data, path, content, whole=whole)
+
+
+def check_lines(data: bytes, path: str, content: Content, *, whole: bool) -> None:
+    """Look for the field in the first document among the first bytes of a file.
+
+    Args:
+        data: the bytes.
+        path: path of the file, for messages.
+        content: which field holds the document.
+        whole: whether there are no more bytes.
+
+    Raises:
+        RecipeError: the first document has no such field, or it holds something else.
+        BadRecordError: the first document has another fault.
+    """
     lines = data.removeprefix(_BOM).split(b"\n")
     for number, line in enumerate(lines if whole else lines[:-1]):
         if not line.strip():
             continue
-        try:
-            parse_line(line, field, file=path, locator=-1, place=f"line {number + 1}")
-        except BadRecordError as error:
-            document = json.loads(line) if error.reason in ("missing_field", "not_text") else {}
-            if error.reason == "missing_field":
-                raise wrong_field(field, path, _names(document, field)) from error
-            if error.reason == "not_text" and _field(document, field) is not None:
-                raise wrong_type(field, path, _kind(_field(document, field))) from error
-            if error.reason != "not_text":
-                raise
+        check_object(line, path, content, place=f"line {number + 1}", thing="line")
         return
+
+
+def check_object(data: bytes, path: str, content: Content, *, place: str, thing: str) -> None:
+    """Look for the field in one JSON object; one that is null there may do.
+
+    Raises:
+        RecipeError: it has no such field, or the field holds something else.
+        BadRecordError: it has another fault.
+    """
+    field, kind = content.field, content.kind
+    try:
+        parse_object(data, content, file=path, locator=-1, place=place, thing=thing)
+    except BadRecordError as error:
+        if error.reason == "missing_field":
+            raise wrong_field(field, path, _names(json.loads(data), field), kind) from error
+        if error.reason not in ("not_text", "not_messages"):
+            raise
+        document = json.loads(data)
+        value = _field(document, field) if field else document
+        if value is not None:
+            raise wrong_type(field, path, _kind(value), kind) from error
+
+
+def _may_be_deep(data: bytes) -> bool:
+    """Say whether a line holds brackets enough to be deep; a few passes over all lines at once."""
+    values = np.frombuffer(data, dtype=np.uint8)
+    places = np.flatnonzero((values | 0x20) == ord("{"))
+    if len(places) <= _DEEPEST:
+        return False
+    lines = np.searchsorted(np.flatnonzero(values == ord("\n")), places)
+    return bool((lines[_DEEPEST:] == lines[:-_DEEPEST]).any())
+
+
+def _is_deep(data: bytes) -> bool:
+    """Say whether brackets nest beyond a fixed depth.
+
+    Python's own limit depends on its version and on how deep the caller's stack is, so what it
+    refuses on one machine it may read on another.
+    """
+    if data.count(b"[") + data.count(b"{") <= _DEEPEST:
+        return False
+    values = np.frombuffer(_STRING.sub(b"", data), dtype=np.uint8) | 0x20
+    is_open = values[(values == ord("{")) | (values == ord("}"))] == ord("{")
+    depth = np.cumsum(np.where(is_open, 1, -1))
+    return bool(depth.max(initial=0) > _DEEPEST)
 
 
 def _has_surrogate_escape(data: bytes) -> bool:
