@@ -11,9 +11,11 @@ channel is blocked until it is. What arrived early waits.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from zephon_beam.pieces import Piece, View
+from zephon_beam.fragments import Fragments
+from zephon_beam.pieces import Piece
+from zephon_beam.quarantine_budget import QuarantineBudget
 from zephon_beam.sequences import PartKey, SequencePart
 
 FREE = -1
@@ -28,9 +30,19 @@ class Slot:
     part: int = 0
     document: int = 0
     offset: int = 0
-    """Tokens of the current document that were already taken."""
-    view: View | None = None
+    """Where to begin in the part when it is opened: document, tokens of it taken before."""
+    fragments: Fragments | None = field(default=None, compare=False)
+    step: int = 0
+    """Next step of the fragments."""
+    settled: int = 0
+    """Step up to which the counters have been brought."""
     last: bool = False
+
+    def place(self) -> tuple[int, int]:
+        """Return (document, tokens of it that were taken) of the next step."""
+        if self.fragments is None:
+            return self.document, self.offset
+        return self.fragments.place_of(self.step)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,6 +77,8 @@ class Channel:
         interleave: int,
         seq_len: int,
         overlong: str,
+        token_dtype: str,
+        budget: QuarantineBudget | None = None,
     ) -> None:
         """Start at chunk 0.
 
@@ -74,15 +88,19 @@ class Channel:
             interleave: open chunks.
             seq_len: longest piece, tokens.
             overlong: `split`, `truncate` or `drop` for longer documents.
+            token_dtype: name of the type of the stream's tokens.
+            budget: how many documents may be set aside; None: that is not judged here.
         """
         self.dataset = dataset
-        self.counters = DatasetCounters()
         self.next_number = 0
         self.turn = 0
         self.slots = [Slot() for _ in range(interleave)]
         self._chunk_count = chunk_count
         self._seq_len = seq_len
         self._overlong = overlong
+        self._token_dtype = token_dtype
+        self._budget = budget
+        self._counters = DatasetCounters()
         self._arrived: dict[tuple[int, int], SequencePart] = {}
 
     @property
@@ -119,29 +137,50 @@ class Channel:
         return PartKey(dataset=self.dataset, number=number, part=slot.part)
 
     def pull(self) -> Piece | None:
-        """Take the next piece; None if the channel is blocked or exhausted."""
+        """Take the next piece; None if the channel is blocked or exhausted.
+
+        Raises:
+            QuarantineError: more documents than the budget allows were set aside.
+        """
         slots = self.slots
         while slots:
             slot = slots[self.turn]
-            view = slot.view
-            if view is None:
+            fragments = slot.fragments
+            if fragments is None:
                 if not self._open(slot):
                     return None
                 continue
-            document, offset = slot.document, slot.offset
-            length = view.lengths[document] - offset
-            if length > self._seq_len:
-                if self._overlong == "split":
-                    return self._cut(slot, view)
-                if not self._shorten(slot, view, length):
-                    continue
-                length = self._seq_len
-            counters = self.counters
-            counters.read_tokens += length
-            self._finish_document(slot, view)
+            step = slot.step
+            slot.step = step + 1
+            if fragments.ends[step]:
+                turn = self.turn + 1
+                self.turn = turn if turn < len(slots) else 0
+                if step + 1 == fragments.count:
+                    self._finish_part(slot, fragments)
+            length = fragments.lengths[step]
             if length:
-                return view, document, offset, length
+                return length, fragments.view, fragments.starts[step], fragments.sources[step]
         return None
+
+    def counters(self) -> DatasetCounters:
+        """Return what was consumed up to now."""
+        for slot in self.slots:
+            if slot.fragments is not None:
+                self._settle(slot, slot.fragments)
+        return replace(self._counters)
+
+    def judge(self, *, ended: bool) -> None:
+        """Stop when too many of the documents that were consumed had been set aside.
+
+        Args:
+            ended: whether the lane reads no further.
+
+        Raises:
+            QuarantineError: more documents than the budget allows were set aside.
+        """
+        if self._budget is not None:
+            counted = self.counters()
+            self._budget.judge(counted.quarantined_documents, counted.documents, ended=ended)
 
     def restore(
         self, *, next_number: int, turn: int, slots: Iterable[Slot], counters: DatasetCounters
@@ -150,50 +189,41 @@ class Channel:
         self.next_number = next_number
         self.turn = turn
         self.slots = list(slots)
-        self.counters = counters
+        self._counters = replace(counters)
 
-    def _cut(self, slot: Slot, view: View) -> Piece:
-        """Take the first `seq_len` of the tokens that are left of a longer document."""
-        piece = (view, slot.document, slot.offset, self._seq_len)
-        slot.offset += self._seq_len
-        self.counters.read_tokens += self._seq_len
-        return piece
-
-    def _shorten(self, slot: Slot, view: View, length: int) -> bool:
-        """Apply `truncate` (True: the document goes on, shorter) or `drop` (False: it is over)."""
+    def _settle(self, slot: Slot, fragments: Fragments) -> None:
+        """Count the steps that were taken since the slot was last counted."""
+        first, last = slot.settled, slot.step
+        slot.settled = last
+        documents = fragments.documents_before(first), fragments.documents_before(last)
+        tokens, lost = fragments.tokens_between(first, last)
+        counters = self._counters
+        counters.documents += documents[1] - documents[0]
+        counters.quarantined_documents += fragments.quarantined_between(*documents)
+        counters.read_tokens += tokens
         if self._overlong == "truncate":
-            excess = length - self._seq_len
-            view.lengths[slot.document] = self._seq_len
-            self.counters.read_tokens += excess
-            self.counters.truncated_tokens += excess
-            return True
-        self.counters.read_tokens += length
-        self.counters.dropped_tokens += length
-        self._finish_document(slot, view)
-        return False
+            counters.truncated_tokens += lost
+        else:
+            counters.dropped_tokens += lost
 
-    def _finish_document(self, slot: Slot, view: View) -> None:
-        self.counters.documents += 1
-        if view.quarantined is not None and view.quarantined[slot.document]:
-            self.counters.quarantined_documents += 1
-        slot.document += 1
-        slot.offset = 0
-        if slot.document == view.count:
-            self._finish_part(slot)
-        self.turn = (self.turn + 1) % len(self.slots)
-
-    def _finish_part(self, slot: Slot) -> None:
+    def _finish_part(self, slot: Slot, fragments: Fragments) -> None:
         """Leave a part that is used up, at once, so that it need not be supplied again."""
+        self._settle(slot, fragments)
         del self._arrived[slot.number, slot.part]
-        slot.view = None
-        slot.document = 0
+        slot.fragments = None
+        slot.document = slot.offset = 0
+        self._next_part(slot)
+        if fragments.holds_quarantined:
+            self.judge(ended=False)
+
+    def _next_part(self, slot: Slot) -> None:
         if slot.last:
             slot.number, slot.part = FREE, 0
         else:
             slot.part += 1
 
     def _open(self, slot: Slot) -> bool:
-        """Make progress towards a view in this slot; False if the part has not arrived."""
+        """Make progress towards open fragments in this slot; False if the part has not arrived."""
         if slot.number == FREE:
             if self._chunk_count is not None and self.next_number >= self._chunk_count:
                 del self.slots[self.turn]
@@ -208,11 +238,15 @@ class Channel:
         if part is None:
             return False
         if slot.document == 0 and slot.offset == 0:
-            self.counters.opened_bytes += part.source_bytes
-            self.counters.opened_tokens += len(part.tokens)
+            self._counters.opened_bytes += part.source_bytes
+            self._counters.opened_tokens += len(part.tokens)
         slot.last = part.last
         if len(part) == 0:
-            self._finish_part(slot)
-        else:
-            slot.view = View.of_part(part)
+            del self._arrived[slot.number, slot.part]
+            self._next_part(slot)
+            return True
+        slot.fragments = fragments = Fragments(
+            part, seq_len=self._seq_len, overlong=self._overlong, dtype=self._token_dtype
+        )
+        slot.step = slot.settled = fragments.step_at(slot.document, slot.offset, self._seq_len)
         return True

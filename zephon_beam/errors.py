@@ -42,6 +42,33 @@ def _rebuild_bad_record(message: str, file: str, locator: int, reason: str) -> B
     return BadRecordError(message, file=file, locator=locator, reason=reason)
 
 
+class QuarantineError(SourceError, ValueError):
+    """More documents of a data set are permanently unusable than the recipe allows."""
+
+    def __init__(
+        self, message: str, *, dataset: str = "", quarantined: int = 0, documents: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.dataset = dataset
+        self.quarantined = quarantined
+        self.documents = documents
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the keyword attributes when a worker process sends the error to its parent."""
+        counts = (self.quarantined, self.documents)
+        return _rebuild_quarantine, (str(self), self.dataset, *counts)
+
+
+def _rebuild_quarantine(
+    message: str, dataset: str, quarantined: int, documents: int
+) -> QuarantineError:
+    return QuarantineError(message, dataset=dataset, quarantined=quarantined, documents=documents)
+
+
+class TransformError(ZephonBeamError):
+    """A function of the recipe gave no document, or met a fault that is not its document's."""
+
+
 class DriftError(ZephonBeamError):
     """The recipe, the tokenizer or a source is no longer what the stream was built from."""
 

@@ -7,12 +7,9 @@ are therefore functions of its channels' contents alone.
 Source: Kahn, "The Semantics of a Simple Language for Parallel Programming" (1974).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
-
-import numpy as np
 
 from zephon_beam.channel import Channel, Slot
 from zephon_beam.lane_config import LaneConfig
@@ -22,9 +19,11 @@ from zephon_beam.packing.base import Bin, Packer, Packs
 from zephon_beam.packing.best_fit import BestFit
 from zephon_beam.packing.concat import Concat
 from zephon_beam.packing.first_fit import FirstFit
-from zephon_beam.pieces import Piece, gather_pieces
+from zephon_beam.pieces import Piece, gather_pieces, is_first_of_document
+from zephon_beam.quarantine_budget import QuarantineBudget
+from zephon_beam.rows import build_samples
 from zephon_beam.sequences import PartKey, SequencePart
-from zephon_beam.shard import SEGMENT_COLUMNS, Samples
+from zephon_beam.shard import Samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,18 +51,11 @@ class LaneProcess:
         self._lane = lane
         self._samples = 0
         self._flushed = False
-        self._packs = Packs(config.seq_len)
+        self._packs = Packs(config.seq_len, config.segment_multiple)
         self._packers = [_make_packer(config, self._packs) for _ in range(config.group_count)]
         self._mixer = Mixer(config.phases)
         self._channels = [
-            Channel(
-                dataset=dataset,
-                chunk_count=config.channel_chunks(dataset, lane),
-                interleave=config.interleave,
-                seq_len=config.seq_len,
-                overlong=config.overlong,
-            )
-            for dataset in range(config.dataset_count)
+            _make_channel(config, dataset, lane) for dataset in range(config.dataset_count)
         ]
         if state is not None:
             self._restore(state)
@@ -140,42 +132,64 @@ class LaneProcess:
 
     def _fill(self, size: int) -> bool:
         """Pull pieces until a shard is full or the lane has ended; False if it is blocked."""
-        closed, mixer, channels = self._packs.closed, self._mixer, self._channels
-        by_tokens = self._config.unit == "tokens"
-        packers = [self._packers[group] for group in self._config.group_of_dataset]
+        closed, mixer = self._packs.closed, self._mixer
         while len(closed) < size:
             start = mixer.next_start
             if start is not None and self._samples + len(closed) >= start:
                 mixer.advance(self._samples + len(closed))
+                start = mixer.next_start
             dataset = mixer.choose()
             if dataset is None:
                 self._flush()
                 return True
-            piece = channels[dataset].pull()
-            if piece is None:
-                if not channels[dataset].exhausted:
-                    return False
-                if self._config.stop_when_exhausted:
-                    self._flush()
-                    return True
-                mixer.exhaust()
+            stop = size if start is None else min(size, start - self._samples)
+            dataset = self._pack_until(stop, dataset)
+            if dataset is None:
                 continue
-            mixer.take(piece[3] if by_tokens else int(piece[2] == 0))
-            packers[dataset].add(piece)
+            if not self._channels[dataset].exhausted:
+                return False
+            if self._config.stop_when_exhausted:
+                self._flush()
+                return True
+            mixer.exhaust()
         return True
+
+    def _pack_until(self, stop: int, dataset: int) -> int | None:
+        """Move pieces from channels to packers until `stop` packs are closed.
+
+        Args:
+            stop: packs that may wait, more than do now.
+            dataset: that must give the next piece.
+
+        Returns:
+            None, or the data set that was chosen and has no piece now.
+        """
+        closed, take = self._packs.closed, self._mixer.take
+        by_tokens = self._config.unit == "tokens"
+        pulls = [channel.pull for channel in self._channels]
+        adds = [self._packers[group].add for group in self._config.group_of_dataset]
+        while len(closed) < stop:
+            piece = pulls[dataset]()
+            if piece is None:
+                return dataset
+            adds[dataset](piece)
+            dataset = take(piece[0] if by_tokens else int(is_first_of_document(piece)))
+        return None
 
     def _flush(self) -> None:
         """Close all bins in order of creation: the lane has no more pieces."""
+        for channel in self._channels:
+            channel.judge(ended=True)
         rows = sorted(
             (row for packer in self._packers for row in packer.bins()), key=lambda row: row.created
         )
         self._packs.closed.extend(row.pieces for row in rows)
-        for packer in self._packers:
-            packer.restore([])
         self._packers = [_make_packer(self._config, self._packs) for _ in self._packers]
         self._flushed = True
 
     def _draft(self, count: int) -> ShardDraft:
+        for channel in self._channels:
+            channel.judge(ended=self._flushed)
         packs = self._packs.closed[:count]
         del self._packs.closed[:count]
         first = self._samples
@@ -189,12 +203,11 @@ class LaneProcess:
         )
 
     def _restore(self, state: LaneState) -> None:
-        config = self._config
         self._samples = state.samples
         self._flushed = state.flushed
         self._packs.next_bin = state.next_bin
         taken = [dataset.taken for dataset in state.datasets]
-        self._mixer = Mixer(config.phases, phase=state.phase, taken=taken)
+        self._mixer = Mixer(self._config.phases, phase=state.phase, taken=taken)
         for channel, saved in zip(self._channels, state.datasets, strict=True):
             channel.restore(
                 next_number=saved.next_number,
@@ -203,76 +216,47 @@ class LaneProcess:
                     Slot(number=s.number, part=s.part, document=s.document, offset=s.offset)
                     for s in saved.slots
                 ],
-                counters=replace(saved.counters),
+                counters=saved.counters,
             )
         pieces = iter(state.pieces.pieces())
         rows: list[list[Bin]] = [[] for _ in self._packers]
         for saved_bin in state.bins:
-            row = Bin(config.seq_len, saved_bin.created)
-            row.pieces = list(islice(pieces, saved_bin.pieces))
-            row.space -= sum(piece[3] for piece in row.pieces)
-            rows[saved_bin.group].append(row)
+            filled = list(islice(pieces, saved_bin.pieces))
+            rows[saved_bin.group].append(self._packs.refill_bin(saved_bin.created, filled))
         for packer, group_rows in zip(self._packers, rows, strict=True):
             packer.restore(group_rows)
         self._packs.closed.extend(list(islice(pieces, count)) for count in state.packs)
 
 
-def build_samples(packs: Sequence[Sequence[Piece]], config: LaneConfig) -> Samples:
-    """Lay packs out as rows, their segments one behind the other from the row's start.
-
-    Returns:
-        Samples with tokens [packs, seq_len]; what is left of a row is `pad_id`.
-    """
-    pieces = [piece for pack in packs for piece in pack]
-    gathered = gather_pieces(pieces, config.token_dtype, config.has_loss_mask)
-    counts = np.array([len(pack) for pack in packs], np.int64)
-    offsets = np.concatenate(([0], np.cumsum(counts)))
-    ends = np.concatenate(([0], np.cumsum(gathered.lengths, dtype=np.int64)))
-    row_bounds = ends[offsets]
-    starts = ends[:-1] - np.repeat(row_bounds[:-1], counts)
-    columns = gathered.columns
-    segments = {
-        "segment_starts": starts.astype(np.int32),
-        "segment_lengths": gathered.lengths,
-        "source_dataset": columns.datasets,
-        "source_file": columns.files,
-        "source_document": columns.documents,
-        "source_output": columns.outputs,
-        "source_offset": columns.offsets,
-        "source_pass": columns.passes,
-        "segment_next": columns.nexts,
-    }
-    tokens = _rows(gathered.tokens, row_bounds, config.seq_len, config.pad_id)
-    mask = gathered.loss_mask
-    return Samples(
-        tokens=tokens,
-        segment_offsets=offsets,
-        segments={name: segments[name] for name in SEGMENT_COLUMNS},
-        loss_mask=None if mask is None else _rows(mask, row_bounds, config.seq_len, 0),
-    )
-
-
-def _rows(flat: Any, bounds: Any, seq_len: int, fill: int) -> Any:
-    """Cut a flat array at `bounds` into rows of `seq_len`, filled up at their end."""
-    rows = np.full((len(bounds) - 1, seq_len), fill, flat.dtype)
-    edges = bounds.tolist()
-    for row in range(len(rows)):
-        first, last = edges[row], edges[row + 1]
-        rows[row, : last - first] = flat[first:last]
-    return rows
-
-
 def _dataset_state(channel: Channel, taken: int) -> DatasetState:
-    slots = [
-        SlotState(number=s.number, part=s.part, document=s.document, offset=s.offset)
-        for s in channel.slots
-    ]
+    slots = []
+    for slot in channel.slots:
+        document, offset = slot.place()
+        slots.append(
+            SlotState(number=slot.number, part=slot.part, document=document, offset=offset)
+        )
     return DatasetState(
         next_number=channel.next_number,
         turn=channel.turn,
         slots=slots,
         taken=taken,
-        counters=replace(channel.counters),
+        counters=channel.counters(),
+    )
+
+
+def _make_channel(config: LaneConfig, dataset: int, lane: int) -> Channel:
+    limit = config.quarantine_limit
+    budget = None
+    if limit is not None:
+        budget = QuarantineBudget(dataset=config.dataset_name(dataset), limit=limit)
+    return Channel(
+        dataset=dataset,
+        chunk_count=config.channel_chunks(dataset, lane),
+        interleave=config.interleave,
+        seq_len=config.seq_len,
+        overlong=config.overlong,
+        token_dtype=config.token_dtype,
+        budget=budget,
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,12 @@ class LaneConfig:
     open_bins: int
     max_segments: int | None
     group_of_dataset: tuple[int, ...]
+    segment_multiple: int = 1
+    """Every segment starts at a multiple of it; divides `seq_len`."""
+    quarantine_limit: tuple[int, int] | None = None
+    """Fraction of a data set's documents that may be set aside (numerator, denominator)."""
+    dataset_names: tuple[str, ...] = ()
+    """For messages."""
 
     @property
     def dataset_count(self) -> int:
@@ -43,6 +50,10 @@ class LaneConfig:
     def group_count(self) -> int:
         """Number of groups that share bins."""
         return max(self.group_of_dataset) + 1
+
+    def dataset_name(self, dataset: int) -> str:
+        """Return what to call a data set."""
+        return self.dataset_names[dataset] if self.dataset_names else f"number {dataset}"
 
     def channel_chunks(self, dataset: int, lane: int) -> int | None:
         """Return how many chunks a lane reads of a data set, None if without end."""
@@ -78,7 +89,17 @@ def make_lane_config(recipe: Recipe, manifest: Manifest) -> LaneConfig:
         open_bins=recipe.packing.open_bins,
         max_segments=recipe.packing.max_segments,
         group_of_dataset=recipe.group_of_dataset,
+        segment_multiple=recipe.packing.segment_multiple,
+        quarantine_limit=_quarantine_limit(recipe),
+        dataset_names=recipe.dataset_names,
     )
+
+
+def _quarantine_limit(recipe: Recipe) -> tuple[int, int] | None:
+    """Return the budget for bad documents as an exact fraction; None where the first one fails."""
+    if recipe.bad_records.action != "quarantine":
+        return None
+    return Fraction(Decimal(recipe.bad_records.max_fraction)).as_integer_ratio()
 
 
 def _phases(recipe: Recipe, weights: list[str]) -> tuple[MixingPhase, ...]:

@@ -53,22 +53,23 @@ class Mixer:
         self._phases = phases
         self._exhausted: set[int] = set()
         self.phase = phase
-        self.taken = list(taken) if taken is not None else [0] * len(phases[0].weights)
-        self._rebuild()
+        self._rebuild(taken if taken is not None else [0] * len(phases[0].weights))
 
     def choose(self) -> int | None:
         """Return the data set that must give the next piece; None when none is left."""
         return self._heap[0][1] if self._heap else None
 
-    def take(self, units: int) -> None:
-        """Count what the chosen data set gave."""
-        key, dataset = self._heap[0]
-        self.taken[dataset] += units
-        heapreplace(self._heap, (key + units * self._scales[dataset], dataset))
+    def take(self, units: int) -> int:
+        """Count what the chosen data set gave; return the one that must give the next piece."""
+        heap = self._heap
+        key, dataset = heap[0]
+        heapreplace(heap, (key + units * self._scales[dataset], dataset))
+        return heap[0][1]
 
     def exhaust(self) -> None:
         """Take the chosen data set out: it has no more documents."""
-        _, dataset = heappop(self._heap)
+        key, dataset = heappop(self._heap)
+        self._taken[dataset] = key // self._scales[dataset]
         self._exhausted.add(dataset)
 
     def advance(self, closed_packs: int) -> None:
@@ -78,8 +79,14 @@ class Mixer:
             phase += 1
         if phase != self.phase:
             self.phase = phase
-            self.taken = [0] * len(self.taken)
-            self._rebuild()
+            self._rebuild([0] * len(self._taken))
+
+    @property
+    def taken(self) -> list[int]:
+        """What each data set gave in this phase, in the recipe's unit."""
+        for key, dataset in self._heap:
+            self._taken[dataset] = key // self._scales[dataset]
+        return list(self._taken)
 
     @property
     def next_start(self) -> int | None:
@@ -87,12 +94,13 @@ class Mixer:
         following = self.phase + 1
         return self._phases[following].start if following < len(self._phases) else None
 
-    def _rebuild(self) -> None:
+    def _rebuild(self, taken: Sequence[int]) -> None:
+        self._taken = list(taken)
         weights = self._phases[self.phase].weights
         common = lcm(*(weight for weight in weights if weight))
         self._scales = [common // weight if weight else 0 for weight in weights]
         self._heap = [
-            (self.taken[dataset] * self._scales[dataset], dataset)
+            (taken[dataset] * self._scales[dataset], dataset)
             for dataset, weight in enumerate(weights)
             if weight and dataset not in self._exhausted
         ]

@@ -1,100 +1,59 @@
 """Pieces: stretches of documents on their way into packs, and how they become arrays.
 
-A piece is a plain tuple `(view, document, offset, length)`, the cheapest thing Python can make:
-no token is copied until a shard or a state is written. `offset` counts from the start of the
-document *within the view*.
+A piece is a plain tuple `(length, view, start, source)`, the cheapest thing Python can make:
+
+    length   tokens
+    view     the flat tokens (and loss mask) that it lies in
+    start    its first token in the view
+    source   where it comes from and what follows it, one encoded `SOURCE_RECORD`
+
+No token is copied until a shard or a state is written; then all tokens are joined in one pass, and
+all sources in another, so that nothing is done column by column for each piece.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zephon_beam.sequences import SequencePart
-
 Array = npt.NDArray[Any]
+
+SOURCE_RECORD = np.dtype(
+    [
+        ("length", "<i4"),
+        ("next", "<i4"),
+        ("offset", "<i4"),
+        ("dataset", "<u2"),
+        ("file", "<u4"),
+        ("document", "<i8"),
+        ("output", "<u4"),
+        ("pass", "<u4"),
+    ]
+)
+"""Where a piece comes from. `next` is the token behind it, -1 at the end of its document; `offset`
+its first token within its document. What a cut changes stands first."""
+
+_CUT_FIELDS = Struct("<iii")
 
 
 class View:
-    """The documents of a part, or the pieces of a restored state, as lists for fast access."""
+    """Flat tokens, and their loss mask if there is one, that pieces refer to without copying."""
 
-    __slots__ = (
-        "count",
-        "datasets",
-        "documents",
-        "files",
-        "lengths",
-        "loss_mask",
-        "nexts",
-        "offsets",
-        "outputs",
-        "passes",
-        "quarantined",
-        "starts",
-        "tokens",
-    )
+    __slots__ = ("loss_mask", "tokens")
 
-    def __init__(
-        self,
-        *,
-        tokens: Array,
-        loss_mask: Array | None,
-        bounds: Array,
-        columns: "PieceColumns",
-        quarantined: Array | None = None,
-    ) -> None:
-        """Unpack arrays once.
-
-        Args:
-            tokens: uint16 or uint32 [tokens].
-            loss_mask: uint8[tokens] or None.
-            bounds: int64[documents + 1], bounds of each document's tokens.
-            columns: one value per document; `offsets` and `nexts` say where in its document an
-                entry begins and which token follows it.
-            quarantined: bool[documents] or None: which documents were set aside, all empty.
-        """
-        self.tokens = tokens
-        self.loss_mask = loss_mask
-        self.count = len(bounds) - 1
-        self.starts: list[int] = bounds[:-1].tolist()
-        self.lengths: list[int] = np.diff(bounds).tolist()
-        self.datasets: list[int] = columns.datasets.tolist()
-        self.files: list[int] = columns.files.tolist()
-        self.documents: list[int] = columns.documents.tolist()
-        self.outputs: list[int] = columns.outputs.tolist()
-        self.offsets: list[int] = columns.offsets.tolist()
-        self.passes: list[int] = columns.passes.tolist()
-        self.nexts: list[int] = columns.nexts.tolist()
-        self.quarantined: list[bool] | None = None
-        if quarantined is not None and bool(quarantined.any()):
-            self.quarantined = quarantined.tolist()
-
-    @classmethod
-    def of_part(cls, part: SequencePart) -> "View":
-        """View the whole documents of a part."""
-        count = len(part)
-        columns = PieceColumns(
-            datasets=np.full(count, part.key.dataset, np.uint16),
-            files=part.files,
-            documents=part.locators,
-            outputs=part.outputs,
-            offsets=np.zeros(count, np.int32),
-            passes=np.full(count, part.pass_number, np.uint32),
-            nexts=np.full(count, -1, np.int32),
-        )
-        return cls(
-            tokens=part.tokens,
-            loss_mask=part.loss_mask,
-            bounds=part.offsets,
-            columns=columns,
-            quarantined=part.quarantined,
-        )
+    def __init__(self, tokens: Array, loss_mask: Array | None, dtype: Any) -> None:
+        """View arrays of one value a token; tokens of another type are converted to `dtype`."""
+        self.tokens: memoryview = np.ascontiguousarray(tokens, dtype).data
+        self.loss_mask: memoryview | None = None
+        if loss_mask is not None:
+            self.loss_mask = np.ascontiguousarray(loss_mask, np.uint8).data
 
 
-Piece = tuple[View, int, int, int]
-"""(view, document in the view, first token in that document, tokens)."""
+Piece = tuple[int, View, int, bytes]
+"""(tokens, view, first token in the view, encoded source)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,23 +80,67 @@ class GatheredPieces:
 
     def pieces(self) -> list[Piece]:
         """Make the pieces again, over one view of these arrays."""
-        bounds = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
-        view = View(
-            tokens=self.tokens, loss_mask=self.loss_mask, bounds=bounds, columns=self.columns
-        )
-        return [(view, place, 0, length) for place, length in enumerate(view.lengths)]
+        records = np.empty(len(self.lengths), SOURCE_RECORD)
+        records["length"] = self.lengths
+        columns = self.columns
+        records["next"], records["offset"] = columns.nexts, columns.offsets
+        records["dataset"], records["file"] = columns.datasets, columns.files
+        records["document"], records["output"] = columns.documents, columns.outputs
+        records["pass"] = columns.passes
+        view = View(self.tokens, self.loss_mask, self.tokens.dtype.newbyteorder("="))
+        lengths = self.lengths.astype(np.int64)
+        starts: list[int] = (np.cumsum(lengths) - lengths).tolist()
+        sources = encode_sources(records)
+        return [
+            (length, view, start, source)
+            for length, start, source in zip(lengths.tolist(), starts, sources, strict=True)
+        ]
 
 
-def gather_columns(pieces: Sequence[Piece]) -> PieceColumns:
-    """Collect where pieces come from and which token follows each."""
+def encode_sources(records: Array) -> list[bytes]:
+    """Return each of the records `SOURCE_RECORD`[pieces] as bytes."""
+    encoded: list[bytes] = records.view(f"V{SOURCE_RECORD.itemsize}").tolist()
+    return encoded
+
+
+def is_first_of_document(piece: Piece) -> bool:
+    """Say whether a piece that was not cut since holds the first token of its document."""
+    return bool(_CUT_FIELDS.unpack_from(piece[3])[2] == 0)
+
+
+def cut_piece(piece: Piece, count: int) -> tuple[Piece, Piece]:
+    """Split a piece behind its first `count` tokens, less than it has."""
+    length, view, start, source = piece
+    _, following, offset = _CUT_FIELDS.unpack_from(source)
+    rest = source[_CUT_FIELDS.size :]
+    middle = start + count
+    left = _CUT_FIELDS.pack(count, view.tokens[middle], offset) + rest
+    right = _CUT_FIELDS.pack(length - count, following, offset + count) + rest
+    return (count, view, start, left), (length - count, view, middle, right)
+
+
+def shorten_piece(piece: Piece, count: int) -> Piece:
+    """Keep the first `count` tokens of a piece as if its document ended there."""
+    _, view, start, source = piece
+    offset = _CUT_FIELDS.unpack_from(source)[2]
+    return count, view, start, _CUT_FIELDS.pack(count, -1, offset) + source[_CUT_FIELDS.size :]
+
+
+def gather_records(pieces: Iterable[Piece]) -> Array:
+    """Return the sources of pieces, `SOURCE_RECORD`[pieces]."""
+    return np.frombuffer(b"".join([source for _, _, _, source in pieces]), SOURCE_RECORD)
+
+
+def columns_of(records: Array) -> PieceColumns:
+    """Take records apart, one contiguous array a column."""
     return PieceColumns(
-        datasets=np.array([view.datasets[d] for view, d, _, _ in pieces], np.uint16),
-        files=np.array([view.files[d] for view, d, _, _ in pieces], np.uint32),
-        documents=np.array([view.documents[d] for view, d, _, _ in pieces], np.int64),
-        outputs=np.array([view.outputs[d] for view, d, _, _ in pieces], np.uint32),
-        offsets=np.array([view.offsets[d] + offset for view, d, offset, _ in pieces], np.int32),
-        passes=np.array([view.passes[d] for view, d, _, _ in pieces], np.uint32),
-        nexts=np.array([_next_token(piece) for piece in pieces], np.int32),
+        datasets=np.ascontiguousarray(records["dataset"]),
+        files=np.ascontiguousarray(records["file"]),
+        documents=np.ascontiguousarray(records["document"]),
+        outputs=np.ascontiguousarray(records["output"]),
+        offsets=np.ascontiguousarray(records["offset"]),
+        passes=np.ascontiguousarray(records["pass"]),
+        nexts=np.ascontiguousarray(records["next"]),
     )
 
 
@@ -146,33 +149,25 @@ def gather_pieces(pieces: Sequence[Piece], dtype: Any, has_loss_mask: bool) -> G
 
     Args:
         pieces: any pieces, in the order wanted.
-        dtype: of the tokens; decides the type of an empty result.
+        dtype: of the tokens.
         has_loss_mask: whether the stream has loss masks.
     """
-    empty = np.empty(0, dtype)
-    tokens = [_slice(view.tokens, view, d, offset, n) for view, d, offset, n in pieces]
+    records = gather_records(pieces)
+    tokens = b"".join([view.tokens[start : start + n] for n, view, start, _ in pieces])
     mask = None
     if has_loss_mask:
-        masks = [_slice(view.loss_mask, view, d, offset, n) for view, d, offset, n in pieces]
-        mask = np.concatenate([np.empty(0, np.uint8), *masks])
+        mask = np.frombuffer(b"".join([mask_of(piece) for piece in pieces]), np.uint8)
     return GatheredPieces(
-        lengths=np.array([n for _, _, _, n in pieces], np.int32),
-        tokens=np.concatenate([empty, *tokens]),
+        lengths=np.ascontiguousarray(records["length"]),
+        tokens=np.frombuffer(tokens, dtype),
         loss_mask=mask,
-        columns=gather_columns(pieces),
+        columns=columns_of(records),
     )
 
 
-def _slice(values: Any, view: View, document: int, offset: int, length: int) -> Array:
-    start = view.starts[document] + offset
-    part: Array = values[start : start + length]
-    return part
-
-
-def _next_token(piece: Piece) -> int:
-    """Return the token behind a piece in its document, -1 at the document's end."""
-    view, document, offset, length = piece
-    end = offset + length
-    if end < view.lengths[document]:
-        return int(view.tokens[view.starts[document] + end])
-    return view.nexts[document]
+def mask_of(piece: Piece) -> memoryview:
+    """Return the loss mask of a piece in a stream that has masks; without one all ones."""
+    length, view, start, _ = piece
+    if view.loss_mask is None:
+        return memoryview(b"\1" * length)
+    return view.loss_mask[start : start + length]

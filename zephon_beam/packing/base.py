@@ -1,4 +1,8 @@
-"""What every packer shares: bins, the protocol, and the choice by name."""
+"""What every packer shares: bins, finished packs and the protocol.
+
+With `segment_multiple` m a piece takes up its length rounded up to a multiple of m, so that the
+next segment of its row starts at one; spaces of bins are multiples of m throughout.
+"""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -21,11 +25,12 @@ class Bin:
 class Packs:
     """Finished packs of a lane in order of closing, and the numbers of its bins."""
 
-    __slots__ = ("closed", "next_bin", "seq_len")
+    __slots__ = ("closed", "multiple", "next_bin", "seq_len")
 
-    def __init__(self, seq_len: int, next_bin: int = 0) -> None:
-        """Continue numbering bins from `next_bin`."""
+    def __init__(self, seq_len: int, multiple: int = 1, next_bin: int = 0) -> None:
+        """Continue numbering bins from `next_bin`; segments start at multiples of `multiple`."""
         self.seq_len = seq_len
+        self.multiple = multiple
         self.next_bin = next_bin
         self.closed: list[list[Piece]] = []
 
@@ -34,6 +39,13 @@ class Packs:
         created = self.next_bin
         self.next_bin = created + 1
         return Bin(self.seq_len, created)
+
+    def refill_bin(self, created: int, pieces: list[Piece]) -> Bin:
+        """Make a bin again as it was saved."""
+        row = Bin(self.seq_len, created)
+        row.pieces = pieces
+        row.space -= sum(length + -length % self.multiple for length, _, _, _ in pieces)
+        return row
 
 
 class Packer(Protocol):

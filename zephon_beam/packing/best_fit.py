@@ -6,11 +6,11 @@ bin that still fits is one bisection away, for any row length:
     space      3·0   3·1   9·0   40·0        a piece of 5 tokens → bin 9·0, which becomes 4·0
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from zephon_beam.packing.base import Bin, Packs
-from zephon_beam.pieces import Piece
+from zephon_beam.pieces import Piece, cut_piece
 
 _ORDER_BITS = 48
 
@@ -31,59 +31,55 @@ class BestFit:
     ) -> None:
         """Close rows into `packs`, also when they reach `max_segments`."""
         self._packs = packs
+        self._multiple = packs.multiple
         self._open_bins = open_bins
         self._split = split
         self._max_segments = max_segments
         self._keys: list[int] = []
-        self._bins: list[Bin] = []
+        self._bins: dict[int, Bin] = {}
         self._order = 0
 
     def add(self, piece: Piece) -> None:
         """Place one piece of 1 to `seq_len` tokens."""
-        keys, bins = self._keys, self._bins
-        place = bisect_left(keys, piece[3] << _ORDER_BITS)
+        keys = self._keys
+        length = piece[0]
+        size = length + -length % self._multiple
+        place = bisect_left(keys, size << _ORDER_BITS)
         if place < len(keys):
-            del keys[place]
-            self._put(bins.pop(place), piece)
+            row = self._bins.pop(keys.pop(place))
+        elif len(keys) < self._open_bins:
+            row = self._packs.open_bin()
+        else:
+            self._close_fullest(piece)
             return
-        if len(keys) == self._open_bins:
-            fullest = bins.pop(0)
-            del keys[0]
-            if self._split:
-                piece = _fill(fullest, piece)
-            self._packs.closed.append(fullest.pieces)
-            if self._split:
-                self.add(piece)
-                return
-        self._put(self._packs.open_bin(), piece)
+        pieces = row.pieces
+        pieces.append(piece)
+        row.space = space = row.space - size
+        if space and len(pieces) != self._max_segments:
+            key = space << _ORDER_BITS | self._order
+            self._order += 1
+            insort(keys, key)
+            self._bins[key] = row
+        else:
+            self._packs.closed.append(pieces)
 
     def bins(self) -> list[Bin]:
         """Return the open bins, fullest first."""
-        return list(self._bins)
+        return [self._bins[key] for key in self._keys]
 
     def restore(self, bins: Iterable[Bin]) -> None:
         """Continue with bins in that order; only their order among equal spaces matters."""
         for row in bins:
-            self._insert(row)
+            key = row.space << _ORDER_BITS | self._order
+            self._order += 1
+            insort(self._keys, key)
+            self._bins[key] = row
 
-    def _put(self, row: Bin, piece: Piece) -> None:
-        row.pieces.append(piece)
-        row.space -= piece[3]
-        if row.space == 0 or len(row.pieces) == self._max_segments:
-            self._packs.closed.append(row.pieces)
-        else:
-            self._insert(row)
-
-    def _insert(self, row: Bin) -> None:
-        key = row.space << _ORDER_BITS | self._order
-        self._order += 1
-        place = bisect_left(self._keys, key)
-        self._keys.insert(place, key)
-        self._bins.insert(place, row)
-
-
-def _fill(row: Bin, piece: Piece) -> Piece:
-    """Move the first tokens of a piece into the space that is left; return the rest."""
-    view, document, offset, length = piece
-    row.pieces.append((view, document, offset, row.space))
-    return view, document, offset + row.space, length - row.space
+    def _close_fullest(self, piece: Piece) -> None:
+        """Make room for a piece that no bin holds, and place it."""
+        fullest = self._bins.pop(self._keys.pop(0))
+        if self._split:
+            first, piece = cut_piece(piece, fullest.space)
+            fullest.pieces.append(first)
+        self._packs.closed.append(fullest.pieces)
+        self.add(piece)

@@ -1,9 +1,13 @@
-"""`concat`: pieces one behind the other, cut wherever a row is full; nothing is padded."""
+"""`concat`: pieces one behind the other, cut wherever a row is full; nothing is padded.
+
+With `segment_multiple` m a cut falls on a multiple of m, because every segment starts at one, so
+a document costs at most m - 1 tokens of padding, behind its last piece.
+"""
 
 from collections.abc import Iterable
 
 from zephon_beam.packing.base import Bin, Packs
-from zephon_beam.pieces import Piece
+from zephon_beam.pieces import Piece, cut_piece
 
 
 class Concat:
@@ -12,24 +16,27 @@ class Concat:
     def __init__(self, packs: Packs, max_segments: int | None = None) -> None:
         """Close rows into `packs`, also when they reach `max_segments`."""
         self._packs = packs
+        self._multiple = packs.multiple
         self._max_segments = max_segments
         self._bin: Bin | None = None
 
     def add(self, piece: Piece) -> None:
         """Append a piece, in as many cuts as rows end within it."""
-        view, document, offset, length = piece
-        while length:
+        while True:
             row = self._bin
             if row is None:
                 row = self._bin = self._packs.open_bin()
-            fitting = min(length, row.space)
-            row.pieces.append((view, document, offset, fitting))
-            row.space -= fitting
-            offset += fitting
-            length -= fitting
+            length = piece[0]
+            if length > row.space:
+                first, piece = cut_piece(piece, row.space)
+                row.pieces.append(first)
+                self._close(row)
+                continue
+            row.pieces.append(piece)
+            row.space -= length + -length % self._multiple
             if row.space == 0 or len(row.pieces) == self._max_segments:
-                self._packs.closed.append(row.pieces)
-                self._bin = None
+                self._close(row)
+            return
 
     def bins(self) -> list[Bin]:
         """Return the row that is being filled, if any."""
@@ -38,3 +45,7 @@ class Concat:
     def restore(self, bins: Iterable[Bin]) -> None:
         """Continue with that row."""
         self._bin = next(iter(bins), None)
+
+    def _close(self, row: Bin) -> None:
+        self._packs.closed.append(row.pieces)
+        self._bin = None

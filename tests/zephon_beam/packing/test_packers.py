@@ -1,26 +1,36 @@
 """Packers: where pieces go, and that saved bins go on as if nothing had happened."""
 
-from types import SimpleNamespace
-
+import numpy as np
 import pytest
 
 from zephon_beam.packing.base import Packer, Packs
 from zephon_beam.packing.best_fit import BestFit
 from zephon_beam.packing.concat import Concat
 from zephon_beam.packing.first_fit import FirstFit
+from zephon_beam.pieces import SOURCE_RECORD, Piece, View, cut_piece, encode_sources, gather_records
 
-VIEW = SimpleNamespace()
+VIEW = View(np.arange(100, dtype=np.uint16), None, np.uint16)
+
+
+def make_piece(document: int, length: int) -> Piece:
+    """Make a whole document as a piece."""
+    record = np.zeros(1, SOURCE_RECORD)
+    record["document"], record["length"], record["next"] = document, length, -1
+    return length, VIEW, 0, encode_sources(record)[0]
 
 
 def add_all(packer: Packer, lengths: list[int]) -> None:
     """Add pieces that are told apart by their document number."""
     for document, length in enumerate(lengths):
-        packer.add((VIEW, document, 0, length))
+        packer.add(make_piece(document, length))
 
 
-def spans(pack: list) -> list[tuple[int, int, int]]:
+def spans(pack: list[Piece]) -> list[tuple[int, int, int]]:
     """Return (document, offset, length) of a pack's pieces."""
-    return [(document, offset, length) for _, document, offset, length in pack]
+    records = gather_records(pack)
+    assert records["length"].tolist() == [piece[0] for piece in pack]
+    columns = (records[name].tolist() for name in ("document", "offset", "length"))
+    return list(zip(*columns, strict=True))
 
 
 def test_best_fit_takes_the_tightest_bin_that_fits() -> None:
@@ -36,12 +46,12 @@ def test_best_fit_prefers_the_bin_that_reached_a_space_first() -> None:
         packs = Packs(8)
         packer = BestFit(packs, 4, split=False)
         add_all(packer, [3, 6])
-        packer.add((VIEW, 2, 0, 3))
+        packer.add(make_piece(2, 3))
         if restored:
             saved = packer.bins()
             packer = BestFit(packs, 4, split=False)
             packer.restore(saved)
-        packer.add((VIEW, 3, 0, 2))
+        packer.add(make_piece(3, 2))
         assert [spans(pack) for pack in packs.closed] == [[(1, 0, 6), (3, 0, 2)]]
 
 
@@ -99,14 +109,15 @@ def test_the_published_example_cuts_three_documents_or_one() -> None:
 
     Source: the worked example of "Fewer Truncations Improve Language Modeling" (2024).
     """
-    pieces = [(0, 0, 8), (0, 8, 6), (1, 0, 7), (2, 0, 5), (3, 0, 2), (4, 0, 3)]
+    pieces = [*cut_piece(make_piece(0, 14), 8)]
+    pieces += [make_piece(document, length) for document, length in enumerate([7, 5, 2, 3], 1)]
     cut = {}
     for method in ("concat", "best_fit"):
         packs = Packs(8)
         packer = Concat(packs) if method == "concat" else BestFit(packs, 8, split=False)
-        for document, offset, length in pieces:
-            packer.add((VIEW, document, offset, length))
+        for piece in pieces:
+            packer.add(piece)
         rows = packs.closed + [row.pieces for row in packer.bins()]
-        placed = [document for row in rows for document in {piece[1] for piece in row}]
+        placed = [document for row in rows for document in {span[0] for span in spans(row)}]
         cut[method] = sum(placed.count(document) > 1 for document in range(5))
     assert cut == {"concat": 3, "best_fit": 1}
