@@ -23,16 +23,31 @@ class Content:
     """`text`; `messages`: a list of objects, given as its JSON text; `tokens`: a list of ids."""
     loss_mask: str | None = None
     """With `tokens`: the field that says which of them are learned."""
+    id_limit: int = 2**32
+    """With `tokens`: one more than the largest id that may occur."""
 
 
-def wanted_content(dataset: DatasetRecipe) -> Content:
-    """Return which field a data set's documents are in."""
+def wanted_content(dataset: DatasetRecipe, *, id_limit: int = 2**32) -> Content:
+    """Return which field a data set's documents are in.
+
+    Args:
+        dataset: the data set.
+        id_limit: size of the vocabulary, once it is known.
+    """
     field = dataset.text
     if dataset.content == "messages":
         field = dataset.messages or field
     elif dataset.content == "tokens":
         field = dataset.tokens or ""
-    return Content(field=field, kind=dataset.content, loss_mask=dataset.loss_mask)
+    return Content(
+        field=field, kind=dataset.content, loss_mask=dataset.loss_mask, id_limit=id_limit
+    )
+
+
+def fields_of(content: Content) -> tuple[tuple[str, str], ...]:
+    """Return (field, key of the recipe that names it) of all fields that are read."""
+    fields = ((content.field, content.kind),)
+    return fields if content.loss_mask is None else (*fields, (content.loss_mask, "loss_mask"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from zephon_beam.checks import nearest
-from zephon_beam.errors import BadRecordError, RecipeError
+from zephon_beam.errors import BadRecordError, RecipeError, SourceError
 from zephon_beam.sources.documents import Quarantined
 
 _LISTED_FIELDS = 20
@@ -84,6 +84,27 @@ def wrong_type(field: str, path: str, found: str, key: str = "text") -> RecipeEr
     return RecipeError(
         f"{key} must be a field that holds {rule}, got {field!r}, which holds {found} in {path!r}; "
         f"name the field with {repair}"
+    )
+
+
+def wrong_file(
+    file: str, field: str, key: str, error: KeyError | TypeError, names: Iterable[str]
+) -> SourceError:
+    """Return the error for a file that lacks the field of its data set, or has another there.
+
+    Args:
+        file: name relative to the data set's root.
+        field: the field.
+        key: key of the recipe that names it.
+        error: `KeyError`: there is none; `TypeError`: what it holds instead.
+        names: the fields there are.
+    """
+    missing = isinstance(error, KeyError)
+    found = f"none; {describe_fields(field, names)}" if missing else str(error)
+    return SourceError(
+        f"{file}: expected a column {field!r} of {_HOLDS[key][0]}, found {found}; every file of a "
+        f"data set needs it; correct the file or `{key}` in the recipe, then run the recipe into a "
+        "new place"
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zephon_beam.catalog.chunks import Cut
-from zephon_beam.sources import jsonl, parquet, text_files
+from zephon_beam.sources import avro, jsonl, parquet, text_files
 from zephon_beam.sources.documents import Content, FileDocuments, Part
 from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.open_source import SourceFile
@@ -32,6 +32,9 @@ FORMATS = {
         check_field=jsonl.check_field,
         endings=(".jsonl", ".ndjson", ".json"),
     ),
+    "avro": SourceFormat(
+        cut=Cut.RANGES, read=avro.read, check_field=avro.check_field, endings=(".avro",)
+    ),
     "parquet": SourceFormat(
         cut=Cut.ROW_GROUPS,
         read=parquet.read,
@@ -48,7 +51,6 @@ UNSUPPORTED_ENDINGS = {
     ".zst": "zstd -d",
     ".bz2": "bzip2 -d",
     ".xz": "xz -d",
-    ".avro": "",
     ".arrow": "",
     ".tar": "",
 }

@@ -28,6 +28,7 @@ from zephon_beam.sources.faults import (
     wrong_type,
 )
 from zephon_beam.sources.open_source import SourceFile
+from zephon_beam.sources.record_values import DocumentBuilder, check_lists, messages_text
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = " \t\r"
@@ -103,6 +104,9 @@ def parse_lines(
     Raises:
         BadRecordError: a line is no JSON object with a text in the field, and faults raise.
     """
+    if content.kind == "tokens":
+        builder = DocumentBuilder(content, faults, file=file, what="line")
+        return _parse_token_lines(data, offset, builder, faults, file=file, where=where)
     field = content.field
     texts: list[str] = []
     locators: list[int] = []
@@ -167,16 +171,7 @@ def parse_object(
     def fail(rule: str, found: str, reason: str, repair: str = line_repair) -> NoReturn:
         raise bad_record(file, locator, place, rule=rule, found=found, reason=reason, repair=repair)
 
-    if _is_deep(data):
-        found = f"{shorten(data)}, which is nested more deeply"
-        fail(f"document must be nested at most {_DEEPEST} levels deep", found, "json")
-    try:
-        document = json.loads(data.decode())
-    except UnicodeDecodeError as error:
-        found = f"byte 0x{data[error.start]:02x} at byte {error.start} of the {thing}"
-        fail("document must be valid UTF-8", found, "utf8", _ENCODING_REPAIR)
-    except ValueError as error:
-        fail("document must be valid JSON", f"{shorten(data)} ({error})", "json")
+    document = parse_value(data, file=file, locator=locator, place=place, thing=thing)
     if not isinstance(document, dict) and field:
         found = f"{_kind(document)}: {shorten(document)}"
         fail("document must be a JSON object", found, "not_object")
@@ -205,15 +200,58 @@ def parse_object(
     return text
 
 
-def messages_text(value: Any) -> str:
-    """Return a conversation as one JSON text: no spaces, keys in their order, no escapes needed.
+def parse_value(data: bytes, *, file: str, locator: int, place: str, thing: str) -> Any:
+    """Return one JSON value, or say what is wrong with it.
 
     Raises:
-        TypeError: it is no list of objects.
+        BadRecordError: with a `reason` of `utf8` or `json`.
     """
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise TypeError("no list of objects")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def fail(rule: str, found: str, reason: str, repair: str) -> NoReturn:
+        raise bad_record(file, locator, place, rule=rule, found=found, reason=reason, repair=repair)
+
+    repair = f"correct or remove the {thing}, {_RERUN}"
+    if _is_deep(data):
+        found = f"{shorten(data)}, which is nested more deeply"
+        fail(f"document must be nested at most {_DEEPEST} levels deep", found, "json", repair)
+    try:
+        return json.loads(data.decode())
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{data[error.start]:02x} at byte {error.start} of the {thing}"
+        fail("document must be valid UTF-8", found, "utf8", _ENCODING_REPAIR)
+    except ValueError as error:
+        fail("document must be valid JSON", f"{shorten(data)} ({error})", "json", repair)
+
+
+def _parse_token_lines(
+    data: bytes,
+    offset: int,
+    builder: DocumentBuilder,
+    faults: RecordFaults,
+    *,
+    file: str,
+    where: str,
+) -> FileDocuments:
+    """Parse whole lines whose documents are lists of ids."""
+    locators: list[int] = []
+    next_offset = offset
+    for number, line in enumerate(data.split(b"\n")):
+        line_offset = next_offset
+        next_offset += len(line) + 1
+        if line_offset == 0:
+            line = line.removeprefix(_BOM)
+        if not line or line.isspace():
+            continue
+        place = f"byte {line_offset}, line {number + 1} of {where}"
+        try:
+            record = parse_value(line, file=file, locator=line_offset, place=place, thing="line")
+            builder.add(record, line_offset, place)
+        except BadRecordError as error:
+            faults.report(error, len(locators))
+            builder.add_nothing()
+        locators.append(line_offset)
+    texts, tokens = builder.finish()
+    return FileDocuments(texts=texts, locators=np.array(locators, dtype=np.int64), tokens=tokens)
 
 
 def check_field(path: str, content: Content) -> None:
@@ -258,6 +296,10 @@ def check_object(data: bytes, path: str, content: Content, *, place: str, thing:
         BadRecordError: it has another fault.
     """
     field, kind = content.field, content.kind
+    if kind == "tokens":
+        record = parse_value(data, file=path, locator=-1, place=place, thing=thing)
+        check_lists(record, path, content)
+        return
     try:
         parse_object(data, content, file=path, locator=-1, place=place, thing=thing)
     except BadRecordError as error:
