@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.runners import running_pipeline
 from transforms.build_catalog import BuildCatalogs, CatalogJob
+from transforms.tokenize_chat import chat_code_versions
 from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
 from zephon_beam.catalog.table import Catalog
@@ -112,6 +113,7 @@ def _create(
     """Scan the sources, store the catalogs and write `stream.json`."""
     tokenizer = load_reference(recipe.tokenizer)
     _special_ids(recipe.tokenizer, tokenizer)
+    _code_versions(recipe)
     formats = []
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
         try:
@@ -176,6 +178,7 @@ def _describe(
     """Freeze everything that was derived from the recipe, the tokenizer and the sources."""
     content = tokenizer_file(recipe.tokenizer).read_bytes()
     digest = tokenizer_digest(content)
+    code_versions = _code_versions(recipe)
     datasets = [
         DatasetManifest(
             name=name,
@@ -200,6 +203,7 @@ def _describe(
             tokenizer_digest=digest,
             catalog_digests={dataset.name: dataset.catalog_digest for dataset in datasets},
             format_version=FORMAT_VERSION,
+            code_versions=code_versions,
         ),
         lanes=recipe.lanes,
         seq_len=recipe.seq_len,
@@ -213,7 +217,13 @@ def _describe(
         tokenizer_digest=digest,
         recipe=recipe_to_mapping(recipe),
         datasets=datasets,
+        code_versions=code_versions,
     )
+
+
+def _code_versions(recipe: Recipe) -> dict[str, str]:
+    """Return what stands for each piece of code besides our own that decides bytes, by name."""
+    return chat_code_versions(recipe)
 
 
 def _special_ids(
@@ -271,6 +281,13 @@ def _refuse_recipe_drift(recipe: Recipe, manifest: Manifest, store: Store) -> No
             f"tokenizer: expected {manifest.tokenizer_digest}, found {found} ({path}); with other "
             f"tokens the stream would no longer be a function of one recipe; {repair}"
         )
+    for name, version in _code_versions(recipe).items():
+        stored_version = manifest.code_versions.get(name)
+        if version != stored_version:
+            raise DriftError(
+                f"{name.replace('_', ' ')}: expected {stored_version}, found {version}; with "
+                f"another one the stream would no longer be a function of one recipe; {repair}"
+            )
 
 
 def _refuse_source_drift(name: str, root: str, listed: Sequence[str], catalog: Catalog) -> None:

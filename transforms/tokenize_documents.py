@@ -11,22 +11,27 @@ from apache_beam.pvalue import PCollection
 
 from transforms.lane_items import HEAD, PART, LaneDocuments, LaneMessage
 from transforms.stream_job import StreamJob
+from transforms.tokenize_chat import CODE_VERSION, load_chat_tokenizer
 from transforms.tokenizers.backends import load_tokenizer
+from zephon_beam.chat.masks import whole_mask
 from zephon_beam.quarantine import TOKENIZE, write_quarantine
 from zephon_beam.sequences import PartKey, SequencePart, encode_part
-from zephon_beam.sources.documents import Quarantined
-from zephon_beam.tokenizer import Framing, Tokenizer, frame_documents
+from zephon_beam.sources.documents import Documents, Quarantined
+from zephon_beam.tokenizer import Array, Framing, Tokenizer, frame_documents
 from zephon_beam.unencodable import encode_or_set_aside
 
 
 class TokenizeDocuments(beam.PTransform[Any, Any]):
     """Tokenize the documents of each part and frame them by `bos` and `eos`.
 
+    Conversations are rendered first. In a stream with loss masks every part has one.
+
     Element types: in tuple[int, LaneDocuments], out tuple[int, LaneMessage]; stateless.
 
     Raises:
-        DriftError: the tokenizer file is not the one that the stream was created with.
-        BadRecordError: the tokenizer gives a document up, and the recipe sets none aside.
+        DriftError: the tokenizer's files are not those that the stream was created with.
+        BadRecordError: the tokenizer or the chat template gives a document up, and the recipe sets
+            none aside.
 
     Determinism: each sequence depends on its document's text and the tokenizer alone.
     """
@@ -45,6 +50,7 @@ class _TokenizeParts(beam.DoFn):
     def __init__(self, job: StreamJob) -> None:
         self._job = job
         self._tokens = Metrics.counter("zephon_beam", "tokens")
+        self._unlearned = Metrics.counter("zephon_beam", "unlearned_conversations")
 
     def setup(self) -> None:
         manifest = self._job.manifest()
@@ -55,6 +61,15 @@ class _TokenizeParts(beam.DoFn):
         )
         self._dtype = np.dtype(manifest.token_dtype)
         self._framing = Framing(bos=manifest.bos_id, eos=manifest.eos_id)
+        self._has_loss_mask = manifest.has_loss_mask
+        self._contents = [dataset.content for dataset in self._job.recipe.datasets.values()]
+        if "messages" in self._contents:
+            self._chat = load_chat_tokenizer(
+                self._job.recipe,
+                framing=self._framing,
+                dtype=self._dtype,
+                expected_digest=manifest.code_versions.get(CODE_VERSION),
+            )
 
     def process(self, element: tuple[int, LaneDocuments]) -> Iterator[tuple[int, LaneMessage]]:
         lane, item = element
@@ -62,17 +77,15 @@ class _TokenizeParts(beam.DoFn):
         if documents is None or item.key is None:
             yield lane, (HEAD, item.head or b"")
             return
-        encoded, set_aside = encode_or_set_aside(
-            self._tokenizer,
-            documents,
-            quarantine=self._job.recipe.bad_records.action == "quarantine",
-            file_name=partial(self._file_name, item.key.dataset),
-        )
+        mask: Array | None
+        if self._contents[item.key.dataset] == "messages":
+            tokens, offsets, mask, set_aside = self._converse(documents, item.key.dataset)
+        else:
+            tokens, offsets, set_aside = self._encode(documents, item.key.dataset)
+            mask = whole_mask(offsets) if self._has_loss_mask else None
         if set_aside:
             self._write_quarantine(lane, item.key, item.pass_number, set_aside)
-        kept = np.ones(len(documents), bool)
-        kept[[entry.place for entry in (*documents.quarantined, *set_aside)]] = False
-        tokens, offsets = frame_documents(encoded, self._framing, self._dtype, kept=kept)
+        kept = _kept(documents, set_aside)
         self._tokens.inc(len(tokens))
         part = SequencePart(
             key=item.key,
@@ -84,9 +97,33 @@ class _TokenizeParts(beam.DoFn):
             files=documents.files,
             locators=documents.locators,
             outputs=documents.outputs,
+            loss_mask=mask,
             quarantined=None if kept.all() else ~kept,
         )
         yield lane, (PART, encode_part(part))
+
+    def _encode(
+        self, documents: Documents, dataset: int
+    ) -> tuple[Array, Array, tuple[Quarantined, ...]]:
+        encoded, set_aside = encode_or_set_aside(
+            self._tokenizer,
+            documents,
+            quarantine=self._job.recipe.bad_records.action == "quarantine",
+            file_name=partial(self._file_name, dataset),
+        )
+        kept = _kept(documents, set_aside)
+        return *frame_documents(encoded, self._framing, self._dtype, kept=kept), set_aside
+
+    def _converse(
+        self, documents: Documents, dataset: int
+    ) -> tuple[Array, Array, Array, tuple[Quarantined, ...]]:
+        found = self._chat.tokenize(
+            documents,
+            dataset=self._job.recipe.dataset_names[dataset],
+            file_name=partial(self._file_name, dataset),
+        )
+        self._unlearned.inc(found.unlearned)
+        return found.tokens, found.offsets, found.loss_mask, found.faults
 
     def _file_name(self, dataset: int, file: int) -> str:
         return self._job.catalogs()[dataset].file_name(file)
@@ -104,3 +141,10 @@ class _TokenizeParts(beam.DoFn):
             part=key.part,
             stage=TOKENIZE,
         )
+
+
+def _kept(documents: Documents, set_aside: tuple[Quarantined, ...]) -> Array:
+    """Say which documents were set aside neither before nor now, bool[documents]."""
+    kept = np.ones(len(documents), bool)
+    kept[[entry.place for entry in (*documents.quarantined, *set_aside)]] = False
+    return kept

@@ -1,0 +1,1 @@
+"""Conversations without Jinja and without a tokenizer: their form, their files, their masks."""
