@@ -13,6 +13,7 @@ from transforms.read_documents import ReadDocuments
 from transforms.stream_job import StreamJob
 from transforms.supply_chunks import SupplyChunks
 from transforms.tokenize_documents import TokenizeDocuments
+from transforms.transform_documents import TransformDocuments
 from transforms.write_shards import WriteShards
 from zephon_beam.plan import Plan
 
@@ -37,11 +38,10 @@ def build_advance(
     )
     if parallel:
         items = items | "SpreadChunks" >> beam.Reshuffle()
-    messages = (
-        items
-        | "ReadDocuments" >> ReadDocuments(job)
-        | "TokenizeDocuments" >> TokenizeDocuments(job)
-    )
+    documents = items | "ReadDocuments" >> ReadDocuments(job)
+    if any(dataset.transforms for dataset in job.recipe.datasets.values()):
+        documents = documents | "TransformDocuments" >> TransformDocuments(job)
+    messages = documents | "TokenizeDocuments" >> TokenizeDocuments(job)
     if parallel:
         messages = messages | "GatherLanes" >> beam.Reshuffle()
     commits = messages | "PackLanes" >> PackLanes(job, drain_bytes=drain_bytes)

@@ -27,6 +27,8 @@ class StreamJob:
     recipe: Recipe
     roots: tuple[str, ...]
     """Folder of each data set's files, in recipe order."""
+    code_folders: tuple[str, ...] = ()
+    """Put at the end of a worker's import path, for the functions that the recipe calls."""
     backend: str = "auto"
     """Which library encodes; a run option, so it changes the speed and never a byte."""
 

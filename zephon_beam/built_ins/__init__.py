@@ -1,0 +1,1 @@
+"""Transforms that a recipe calls by one word, one a module."""

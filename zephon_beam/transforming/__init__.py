@@ -1,0 +1,1 @@
+"""What a recipe does to documents between reading and tokenizing."""
