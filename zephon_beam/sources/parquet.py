@@ -1,4 +1,4 @@
-"""Parquet: one chunk a row group, read part by part from the one column that holds the text.
+"""Parquet: one chunk a row group, read part by part from the columns that hold documents.
 
 A row group can only be decoded from its start, and is too large to be held. Its parts are usually
 wanted one after the other, so a few readers stay open at the place that they have reached.
@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zephon_beam.catalog.chunks import count_parts
-from zephon_beam.errors import BadRecordError, SourceError
-from zephon_beam.sources.documents import Content, FileDocuments, Part
-from zephon_beam.sources.faults import (
-    RecordFaults,
-    bad_record,
-    describe_fields,
-    wrong_field,
-    wrong_type,
+from zephon_beam.errors import SourceError
+from zephon_beam.sources.arrow_arrays import (
+    check_columns,
+    read_columns,
+    resolve_columns,
+    take_column,
 )
+from zephon_beam.sources.documents import Content, FileDocuments, Part
+from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.open_source import SourceFile
 
 _BUFFER_BYTES = 1 << 20
@@ -37,17 +36,17 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
     """Read the documents of some rows of a row group.
 
     Raises:
-        BadRecordError: a row has no text, or one that is not valid UTF-8, and faults raise.
-        SourceError: the file has no such column of text, or is damaged.
+        BadRecordError: a row has no document of the content's kind, and faults raise.
+        SourceError: the file has no such column, or is damaged.
         DriftError: the file is not that of the catalog.
     """
-    chunk, first, field = part.chunk, part.part * part.part_rows, part.content.field
+    chunk, first, content = part.chunk, part.part * part.part_rows, part.content
     rows = chunk.stop - chunk.start
     if not 0 <= part.part < count_parts(rows, part.part_rows):
         raise ValueError(f"chunk {chunk.chunk} of {source.name} has no part {part.part}")
-    place = (source.path, source.version, chunk.row_group, field, part.part_rows)
+    place = (source.path, source.version, chunk.row_group, content, part.part_rows)
     try:
-        reader = _take_reader(place, first) or _RowReader(source, chunk.row_group, field)
+        reader = _take_reader(place, first) or _RowReader(source, chunk.row_group, content)
         arrays = reader.read(first, min(part.part_rows, rows - first))
     except pa.ArrowException as error:
         raise _damaged(source.name, chunk.row_group, error) from error
@@ -58,11 +57,10 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
         raise _damaged(source.name, chunk.row_group, error) from error
     if reader.row < rows:
         _keep_reader(place, reader)
-    texts: list[str] = []
-    for array in arrays:
-        _decode(array, texts, faults, source.name, chunk.start + first, field)
-    locators = np.arange(len(texts), dtype=np.int64) + chunk.start + first
-    return FileDocuments(texts=texts, locators=locators)
+    first_row = chunk.start + first
+    texts, tokens = read_columns(arrays, content, faults, file=source.name, first_row=first_row)
+    locators = np.arange(len(texts), dtype=np.int64) + first_row
+    return FileDocuments(texts=texts, locators=locators, tokens=tokens)
 
 
 def read_row_groups(path: str) -> tuple[tuple[int, int], ...]:
@@ -81,67 +79,61 @@ def check_field(path: str, content: Content) -> None:
     """Look for the column in the footer of a file.
 
     Raises:
-        RecipeError: there is no such column, or it holds no text.
+        RecipeError: there is no such column, or it holds something else.
         SourceError: the file is not Parquet, or its footer is damaged.
     """
-    field = content.field
     with _open_footer(path) as file:
-        schema = file.schema_arrow
-    try:
-        _resolve(schema, field)
-    except KeyError as error:
-        raise wrong_field(field, path, _names(schema)) from error
-    except TypeError as error:
-        raise wrong_type(field, path, str(error)) from error
+        check_columns(file.schema_arrow, path, content)
 
 
 class _RowReader:
-    """The text column of one row group, read forward."""
+    """The columns of one row group that documents are read from, read forward."""
 
-    def __init__(self, source: SourceFile, row_group: int, field: str) -> None:
+    def __init__(self, source: SourceFile, row_group: int, content: Content) -> None:
         self.row = 0
         self._name = source.name
         self._row_group = row_group
         self._file = pq.ParquetFile(source.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        self._path = _resolve_column(self._file.schema_arrow, field, source.name)
+        self._paths = resolve_columns(self._file.schema_arrow, content, source.name)
         self._batches: Iterator[Any] | None = None
         self._rest: Any = None
 
-    def read(self, first: int, count: int) -> list[Any]:
-        """Return rows [first, first + count) as arrays; `first` must not lie behind."""
+    def read(self, first: int, count: int) -> list[tuple[Any, ...]]:
+        """Return rows [first, first + count), in stretches, as an array for each column.
+
+        `first` must not lie behind.
+        """
         if self._batches is None:
             self._batches = self._file.iter_batches(
                 batch_size=max(1, count),
                 row_groups=[self._row_group],
-                columns=[".".join(self._path)],
+                columns=[".".join(path) for path in self._paths],
                 use_threads=False,
             )
         self._advance(first - self.row)
         return self._advance(count)
 
-    def _advance(self, count: int) -> list[Any]:
+    def _advance(self, count: int) -> list[tuple[Any, ...]]:
         """Take the next rows; batches need not be as long as asked for."""
-        arrays = []
+        stretches = []
         while count:
-            array = self._rest if self._rest is not None else self._next_array()
-            taken = array[:count]
-            self._rest = array[count:] if len(array) > count else None
-            self.row += len(taken)
-            count -= len(taken)
-            arrays.append(taken)
-        return arrays
+            arrays = self._rest if self._rest is not None else self._next_arrays()
+            taken = tuple(array[:count] for array in arrays)
+            left = len(arrays[0]) > count
+            self._rest = tuple(array[count:] for array in arrays) if left else None
+            self.row += len(taken[0])
+            count -= len(taken[0])
+            stretches.append(taken)
+        return stretches
 
-    def _next_array(self) -> Any:
+    def _next_arrays(self) -> tuple[Any, ...]:
         batch = next(self._batches or iter(()), None)
         if batch is None:
             raise SourceError(
                 f"{self._name}: row group {self._row_group} ends at row {self.row}, before its "
                 f"footer says; the file is damaged; restore it, {_RERUN}"
             )
-        column = batch.column(batch.schema.get_field_index(self._path[0]))
-        for name in self._path[1:]:
-            column = pc.struct_field(column, name)
-        return column
+        return tuple(take_column(batch, path) for path in self._paths)
 
 
 _readers: OrderedDict[Any, _RowReader] = OrderedDict()
@@ -160,88 +152,6 @@ def _keep_reader(place: Any, reader: _RowReader) -> None:
         _readers[place] = reader
         if len(_readers) > _OPEN_READERS:
             _readers.popitem(last=False)
-
-
-def _decode(
-    array: Any, texts: list[str], faults: RecordFaults, file: str, first_row: int, field: str
-) -> None:
-    """Append a column's texts, decoded strictly; `first_row` is the row of the first of `texts`."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if not len(array):
-        return
-    nulls = set(np.flatnonzero(array.is_null()).tolist()) if array.null_count else set()
-    flat = array.cast(pa.large_binary())
-    _, offsets, body = flat.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int64)[flat.offset : flat.offset + len(flat) + 1]
-    data = memoryview(body) if body is not None else memoryview(b"")
-    start = int(bounds[0])
-    for place, stop in enumerate(bounds[1:].tolist()):
-        row = first_row + len(texts)
-        text = ""
-        try:
-            if place in nulls:
-                rule = f"field {field!r} must be a text"
-                faults.report(_bad_row(file, row, rule, "null", "not_text"), len(texts))
-            else:
-                text = str(data[start:stop], "utf-8")
-        except UnicodeDecodeError as error:
-            found = f"byte 0x{error.object[error.start]:02x} at byte {error.start} of it"
-            rule = f"field {field!r} must be valid UTF-8"
-            faults.report(_bad_row(file, row, rule, found, "utf8"), len(texts))
-        texts.append(text)
-        start = stop
-
-
-def _resolve(schema: Any, field: str) -> tuple[str, ...]:
-    """Return the path of a column by its exact name, or else by its dotted path.
-
-    Raises:
-        KeyError: there is no such column.
-        TypeError: it holds no text; the message names what it holds.
-    """
-    path = (field,) if field in schema.names else tuple(field.split("."))
-    if schema.names.count(path[0]) != 1:
-        raise KeyError(field)
-    kind = schema.field(path[0]).type
-    for name in path[1:]:
-        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-            raise KeyError(field)
-        kind = kind.field(kind.get_field_index(name)).type
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if values not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
-        raise TypeError(f"values of type {kind}")
-    return path
-
-
-def _resolve_column(schema: Any, field: str, file: str) -> tuple[str, ...]:
-    try:
-        return _resolve(schema, field)
-    except KeyError as error:
-        raise SourceError(
-            f"{file}: expected a column {field!r} of text, found none; "
-            f"{describe_fields(field, _names(schema))}; every file of a data set needs it; correct "
-            f"the file or `text` in the recipe, {_RERUN}"
-        ) from error
-    except TypeError as error:
-        raise SourceError(
-            f"{file}: expected a column {field!r} of text, found {error}; every file of a data set "
-            f"needs it; correct the file or `text` in the recipe, {_RERUN}"
-        ) from error
-
-
-def _names(schema: Any) -> list[str]:
-    """Return the columns of a file, nested ones by dotted path."""
-    names: list[str] = []
-    pending = [(field.name, field.type) for field in reversed(schema)]
-    while pending:
-        name, kind = pending.pop()
-        if pa.types.is_struct(kind):
-            inner = [kind.field(place) for place in reversed(range(kind.num_fields))]
-            pending += [(f"{name}.{field.name}", field.type) for field in inner]
-        else:
-            names.append(name)
-    return names
 
 
 def _open_footer(path: str) -> Any:
@@ -269,8 +179,3 @@ def _damaged(file: str, row_group: int, error: Exception) -> SourceError:
         f"{file}: expected whole Parquet data, found damage in row group {row_group} ({reason}); "
         f"every run would stop here; restore the file, or leave it out of `files`, {_RERUN}"
     )
-
-
-def _bad_row(file: str, row: int, rule: str, found: str, reason: str) -> BadRecordError:
-    repair = f"correct or remove the row, {_RERUN}"
-    return bad_record(file, row, f"row {row}", rule=rule, found=found, reason=reason, repair=repair)
