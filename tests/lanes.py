@@ -94,7 +94,7 @@ def make_config(source: Source, **changes: Any) -> LaneConfig:
         "phases": (MixingPhase(start=0, weights=integer_weights([Decimal(w) for w in weights])),),
         "unit": "tokens",
         "stop_when_exhausted": False,
-        "overlong": "split",
+        "overlong": ("split",) * count,
         "packing": "best_fit",
         "open_bins": 4,
         "max_segments": None,

@@ -54,7 +54,7 @@ def lane_options(draw: st.DrawFn, source: Source) -> dict[str, Any]:
         "samples_per_shard": draw(st.integers(1, 5)),
         "packing": draw(st.sampled_from(["concat", "best_fit", "first_fit", "best_fit_split"])),
         "open_bins": draw(st.integers(1, 6)),
-        "overlong": draw(st.sampled_from(["split", "truncate", "drop"])),
+        "overlong": draw(st.tuples(*[st.sampled_from(["split", "truncate", "drop"])] * count)),
         "unit": draw(st.sampled_from(["tokens", "documents"])),
         "stop_when_exhausted": draw(st.booleans()),
         "max_segments": draw(st.sampled_from([None, 1, 3])),

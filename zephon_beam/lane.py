@@ -254,7 +254,7 @@ def _make_channel(config: LaneConfig, dataset: int, lane: int) -> Channel:
         chunk_count=config.channel_chunks(dataset, lane),
         interleave=config.interleave,
         seq_len=config.seq_len,
-        overlong=config.overlong,
+        overlong=config.overlong[dataset],
         token_dtype=config.token_dtype,
         budget=budget,
     )

@@ -29,7 +29,8 @@ class LaneConfig:
     phases: tuple[MixingPhase, ...]
     unit: str
     stop_when_exhausted: bool
-    overlong: str
+    overlong: tuple[str, ...]
+    """Of each data set, what happens to documents longer than a row."""
     packing: str
     open_bins: int
     max_segments: int | None
@@ -84,7 +85,10 @@ def make_lane_config(recipe: Recipe, manifest: Manifest) -> LaneConfig:
         phases=_phases(recipe, [frozen.weight for frozen in manifest.datasets]),
         unit=recipe.mixing.unit,
         stop_when_exhausted=recipe.mixing.when_exhausted == "stop",
-        overlong=recipe.packing.overlong,
+        overlong=tuple(
+            recipe.chat.overlong if dataset.content == "messages" else recipe.packing.overlong
+            for dataset in datasets
+        ),
         packing=recipe.packing.method,
         open_bins=recipe.packing.open_bins,
         max_segments=recipe.packing.max_segments,

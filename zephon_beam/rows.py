@@ -33,8 +33,13 @@ def build_samples(packs: Sequence[Sequence[Piece]], config: LaneConfig) -> Sampl
     tokens = np.frombuffer(_join(spans, gaps, filler), config.token_dtype)
     mask = None
     if config.has_loss_mask:
-        flat = _join([mask_of(piece) for piece in pieces], gaps, memoryview(bytes(config.seq_len)))
-        mask = np.frombuffer(flat, np.uint8).reshape(len(packs), config.seq_len)
+        masks = [mask_of(piece) for piece in pieces]
+        joined = _join(masks, gaps, memoryview(bytes(config.seq_len)))
+        mask = np.frombuffer(joined, np.uint8).reshape(len(packs), config.seq_len).copy()
+        # The mask is that of the label at its place, and what a document ends with has none.
+        ended = records["next"] < 0
+        rows = np.repeat(np.arange(len(packs)), counts)
+        mask[rows[ended], (starts + lengths - 1)[ended]] = 0
     columns = columns_of(records)
     segments = {
         "segment_starts": starts.astype(np.int32),

@@ -64,6 +64,7 @@ def check_rows(
     yield from faults
     if not faults:
         yield from _check_padding(samples, manifest.pad_id)
+        yield from _check_unlabelled(samples)
         differs = np.flatnonzero(samples.valid_tokens != valid_tokens)
         if len(differs):
             row = int(differs[0])
@@ -140,13 +141,7 @@ def _check_segments(samples: Samples) -> Iterator[str]:
 
 def _check_padding(samples: Samples, pad_id: int) -> Iterator[str]:
     """Check that every place outside segments holds the padding id."""
-    count, seq_len = samples.tokens.shape
-    rows = np.repeat(np.arange(count), np.diff(samples.segment_offsets))
-    starts = rows * seq_len + samples.segments["segment_starts"]
-    edges = np.bincount(starts, minlength=count * seq_len + 1)
-    ends = starts + samples.segments["segment_lengths"]
-    edges -= np.bincount(ends, minlength=count * seq_len + 1)
-    padding = (np.cumsum(edges[:-1]) == 0).reshape(count, seq_len)
+    padding = ~_covered(samples, samples.segments["segment_lengths"])
     wrong = padding & (samples.tokens != pad_id)
     if bool(wrong.any()):
         row, place = np.argwhere(wrong)[0].tolist()
@@ -154,6 +149,28 @@ def _check_padding(samples: Samples, pad_id: int) -> Iterator[str]:
             f"row {row}: padding at token {place}: expected {pad_id}, found "
             f"{int(samples.tokens[row, place])}"
         )
+
+
+def _check_unlabelled(samples: Samples) -> Iterator[str]:
+    """Check that the mask leaves out every place that has no label."""
+    if samples.loss_mask is None:
+        return
+    is_ended = samples.segments["segment_next"] < 0
+    labelled = _covered(samples, samples.segments["segment_lengths"] - is_ended)
+    wrong = ~labelled & (samples.loss_mask != 0)
+    if bool(wrong.any()):
+        row, place = np.argwhere(wrong)[0].tolist()
+        yield f"row {row}: loss_mask at token {place}: expected 0, for it has no label, found 1"
+
+
+def _covered(samples: Samples, lengths: Array) -> Array:
+    """Say which places the first `lengths` tokens of the segments cover, bool[samples, seq_len]."""
+    count, seq_len = samples.tokens.shape
+    rows = np.repeat(np.arange(count), np.diff(samples.segment_offsets))
+    starts = rows * seq_len + samples.segments["segment_starts"]
+    edges = np.bincount(starts, minlength=count * seq_len + 1)
+    edges -= np.bincount(starts + lengths, minlength=count * seq_len + 1)
+    return np.asarray((np.cumsum(edges[:-1]) > 0).reshape(count, seq_len))
 
 
 def _row_of(samples: Samples, segment: int) -> int:

@@ -70,7 +70,7 @@ def test_every_token_is_accounted_for(data: st.DataObject, source: Source) -> No
 def test_split_documents_are_delivered_whole_and_once(data: st.DataObject, source: Source) -> None:
     """With `split` the segments of all packs hold every token once, in place, cuts linked."""
     options = data.draw(lane_options(source))
-    options |= {"overlong": "split", "stop_when_exhausted": False}
+    options |= {"overlong": ("split",) * len(source.chunk_counts), "stop_when_exhausted": False}
     del options["phases"]
     seen: dict[int, int] = {}
     for draft in run_in_order(make_config(source, **options), source):

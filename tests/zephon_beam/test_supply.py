@@ -142,7 +142,7 @@ def _config(
         phases=(MixingPhase(start=0, weights=integer_weights([Decimal(w) for w in weights])),),
         unit="tokens",
         stop_when_exhausted=False,
-        overlong="split",
+        overlong=("split",) * len(catalogs),
         packing="best_fit",
         open_bins=4,
         max_segments=None,
