@@ -55,7 +55,9 @@ class _ReadParts(beam.DoFn):
         self._plan = self._job.plan()
         self._catalogs = self._job.catalogs()
         self._orders = self._job.chunk_orders()
-        self._contents = [wanted_content(d) for d in self._job.recipe.datasets.values()]
+        id_limit = self._job.manifest().vocab_size
+        datasets = self._job.recipe.datasets.values()
+        self._contents = [wanted_content(dataset, id_limit=id_limit) for dataset in datasets]
 
     def process(self, element: tuple[int, SupplyItem]) -> Iterator[tuple[int, LaneDocuments]]:
         lane, item = element

@@ -17,6 +17,7 @@ from zephon_beam.chat.masks import whole_mask
 from zephon_beam.quarantine import TOKENIZE, write_quarantine
 from zephon_beam.sequences import PartKey, SequencePart, encode_part
 from zephon_beam.sources.documents import Documents, Quarantined
+from zephon_beam.token_framing import frame_token_lists
 from zephon_beam.tokenizer import Array, Framing, Tokenizer, frame_documents
 from zephon_beam.unencodable import encode_or_set_aside
 
@@ -24,7 +25,8 @@ from zephon_beam.unencodable import encode_or_set_aside
 class TokenizeDocuments(beam.PTransform[Any, Any]):
     """Tokenize the documents of each part and frame them by `bos` and `eos`.
 
-    Conversations are rendered first. In a stream with loss masks every part has one.
+    Conversations are rendered first; documents that are tokens already are only framed. In a
+    stream with loss masks every part has one.
 
     Element types: in tuple[int, LaneDocuments], out tuple[int, LaneMessage]; stateless.
 
@@ -80,9 +82,17 @@ class _TokenizeParts(beam.DoFn):
         mask: Array | None
         if self._contents[item.key.dataset] == "messages":
             tokens, offsets, mask, set_aside = self._converse(documents, item.key.dataset)
+        elif documents.tokens is not None:
+            set_aside = ()
+            kept = _kept(documents, set_aside)
+            tokens, offsets, mask = frame_token_lists(
+                documents.tokens, self._framing, self._dtype, kept=kept
+            )
         else:
             tokens, offsets, set_aside = self._encode(documents, item.key.dataset)
-            mask = whole_mask(offsets) if self._has_loss_mask else None
+            mask = None
+        if mask is None and self._has_loss_mask:
+            mask = whole_mask(offsets)
         if set_aside:
             self._write_quarantine(lane, item.key, item.pass_number, set_aside)
         kept = _kept(documents, set_aside)

@@ -116,7 +116,8 @@ def _bounds(array: Any) -> Array:
     """Return where the lists begin and end among all values, int64[rows + 1]."""
     count = len(array)
     if pa.types.is_fixed_size_list(array.type):
-        return (np.arange(count + 1, dtype=np.int64) + array.offset) * array.type.list_size
+        places = np.arange(count + 1, dtype=np.int64) + array.offset
+        return np.asarray(places * array.type.list_size, np.int64)
     if not count:
         return np.zeros(1, np.int64)
     dtype = np.int64 if pa.types.is_large_list(array.type) else np.int32
