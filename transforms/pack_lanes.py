@@ -215,12 +215,16 @@ def supply_is_complete(
         process: the lane after a drain.
         waiting: the parts that wait.
     """
-    ends = {(key.dataset, key.number): key.part for key, part in waiting.items() if part.last}
+    ends: dict[tuple[int, int], int] = {}
+    for key, part in waiting.items():
+        if part.last:
+            chunk = (key.dataset, key.number)
+            ends[chunk] = min(key.part, ends.get(chunk, key.part))
     for entry in plan.supply:
         end = ends.get((entry.dataset, entry.number), entry.first_part + entry.part_count)
-        for part in range(entry.first_part, entry.first_part + entry.part_count):
-            key = PartKey(dataset=entry.dataset, number=entry.number, part=part)
-            if key not in waiting and part <= end and process.needs(key):
+        for number in range(entry.first_part, entry.first_part + entry.part_count):
+            key = PartKey(dataset=entry.dataset, number=entry.number, part=number)
+            if key not in waiting and number <= end and process.needs(key):
                 return False
     return True
 

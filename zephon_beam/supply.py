@@ -5,7 +5,7 @@ from what waits already. Whatever the guess, every plan holds the part that each
 next, so every advance makes progress.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -23,6 +23,8 @@ _FIRST_BYTES_PER_TOKEN = 4.0
 """Before anything was read; byte-level tokenizers on prose and code take 3 to 5."""
 _MARGIN = Fraction(11, 10)
 _SPARE_CHUNKS = 2
+_FIRST_EXPANSION = 4.0
+"""Expanded bytes of a compressed byte before a file was read to its end; gzip gives 3 to 4."""
 _MAX_NEW_PARTS = 4096
 """Parts of one data set, lane and advance beyond the open chunks: they may be tiny."""
 
@@ -65,6 +67,8 @@ class SupplyPlanner:
         self._config = config
         self._catalogs = catalogs
         self._orders = orders
+        self._expansions: list[float] = []
+        """Expanded bytes of a compressed byte, by data set, as far as the lanes have seen."""
 
     def lane_targets(
         self, until_samples: int | None, lengths: Sequence[int | None]
@@ -99,7 +103,7 @@ class SupplyPlanner:
             advance_bytes: source bytes that the whole advance may supply, roughly.
             until_samples: global samples wanted, None without a limit.
         """
-        ratios = self._bytes_per_token(heads)
+        ratios, self._expansions = self._bytes_per_token(heads), self._expansion(heads)
         lengths = [head.length if head.ended else None for head in heads]
         targets = self.lane_targets(until_samples, lengths)
         plans = []
@@ -128,6 +132,20 @@ class SupplyPlanner:
             source = sum(counter.opened_bytes for counter in counters)
             ratios.append(source / tokens if tokens else _FIRST_BYTES_PER_TOKEN)
         return ratios
+
+    def _expansion(self, heads: Sequence[LaneHead]) -> list[float]:
+        """Return what the files that lanes have read to their end say, if there are any."""
+        found = []
+        for dataset, catalog in enumerate(self._catalogs):
+            states = [head.state.datasets[dataset] for head in heads if head.state is not None]
+            begun = [slot for state in states for slot in state.slots if slot.number != FREE]
+            finished = sum(state.next_number for state in states) - len(begun)
+            expanded = sum(state.counters.opened_bytes for state in states)
+            expanded -= sum((slot.part + 1) * catalog.chunk_bytes for slot in begun)
+            stored = catalog.source_bytes / catalog.chunk_count
+            known = finished > 0 and expanded > 0
+            found.append(expanded / (finished * stored) if known else _FIRST_EXPANSION)
+        return found
 
     def _supply(
         self, head: LaneHead, budget: int, missing: int | None, ratios: Sequence[float]
@@ -170,8 +188,12 @@ class SupplyPlanner:
         state = head.state.datasets[dataset] if head.state is not None else self._fresh()
         open_numbers = {slot.number for slot in state.slots}
         wanted += _SPARE_CHUNKS * min(catalog.chunk_bytes, catalog.source_bytes)
+        ends = {
+            p.key.number: p.key.part for p in head.waiting if p.key.dataset == dataset and p.last
+        }
         supplied = False
-        for place, (number, part) in enumerate(self._in_order_of_use(head.lane, dataset, state)):
+        in_order = self._in_order_of_use(head.lane, dataset, state, ends)
+        for place, (number, part) in enumerate(in_order):
             is_current = place < len(state.slots)
             enough = wanted <= 0 or place >= len(state.slots) + _MAX_NEW_PARTS
             if not is_current and supplied and enough:
@@ -186,9 +208,17 @@ class SupplyPlanner:
                 yield SupplyEntry(dataset=dataset, number=number, first_part=part, part_count=1)
 
     def _in_order_of_use(
-        self, lane: int, dataset: int, state: DatasetState
+        self, lane: int, dataset: int, state: DatasetState, ends: Mapping[int, int]
     ) -> Iterator[tuple[int, int]]:
-        """Yield (chunk number, part) as if all slots moved on a part at a time, without end."""
+        """Yield (chunk number, part) as if all slots moved on a part at a time, without end.
+
+        Args:
+            lane: the lane.
+            dataset: place of the data set.
+            state: where the lane stands in it.
+            ends: last parts of the chunks of which one waits.
+        """
+        reached = {slot.number: slot.part for slot in state.slots}
         slots = [(slot.number, slot.part) for slot in state.slots]
         turn = min(state.turn, len(slots))
         slots = slots[turn:] + slots[:turn]
@@ -203,8 +233,24 @@ class SupplyPlanner:
                     slots = [slot for slot in slots if slot[0] != FREE]
                     break
                 yield number, part
-                last = part + 1 >= self._catalogs[dataset].part_count(position[1])
-                slots[place] = (FREE, 0) if last else (number, part + 1)
+                last = ends.get(number)
+                if last is None:
+                    last = self._last_part(dataset, position[1], reached.get(number, 0))
+                slots[place] = (FREE, 0) if part >= last else (number, part + 1)
+
+    def _last_part(self, dataset: int, chunk: int, reached: int) -> int:
+        """Return the last part of a chunk, or a guess where only reading tells.
+
+        Too large a guess supplies nothing there, as reading ends at the last part. Too small a one
+        makes the lane wait for the rest, so it doubles as a lane goes on in the chunk: what a plan
+        leaves out of one file shrinks with each advance.
+        """
+        catalog = self._catalogs[dataset]
+        parts = catalog.part_count(chunk)
+        if parts is not None:
+            return parts - 1
+        expanded = catalog.expanded_bytes(chunk, self._expansions[dataset])
+        return max(expanded // catalog.chunk_bytes, 2 * reached)
 
     def _fresh(self) -> DatasetState:
         slots = [

@@ -10,10 +10,22 @@ from pathlib import Path
 
 from zephon_beam.checks import nearest, require_choice
 from zephon_beam.errors import RecipeError, SourceError
+from zephon_beam.sources.compressed import (
+    COMPRESSIONS,
+    MAGIC_BYTES,
+    sniff_compression,
+    split_ending,
+)
 from zephon_beam.sources.documents import Content
-from zephon_beam.sources.formats import FORMATS, UNSUPPORTED_ENDINGS
+from zephon_beam.sources.formats import (
+    FORMATS,
+    UNSUPPORTED_ENDINGS,
+    can_expand,
+    source_format,
+)
 from zephon_beam.sources.open_source import read_identity
 
+_TEXT_FORMATS = ("jsonl", "text")
 _WILDCARD = re.compile(r"[*?[]")
 _UNREADABLE = (
     errno.ENOENT,
@@ -50,22 +62,24 @@ def resolve_format(declared: str, paths: Sequence[str]) -> str:
     by_ending = {ending: name for name, entry in FORMATS.items() for ending in entry.endings}
     found: dict[str, str] = {}
     for path in paths:
-        ending = os.path.splitext(path)[1].lower()
-        if ending in UNSUPPORTED_ENDINGS:
-            tool = UNSUPPORTED_ENDINGS[ending]
-            repair = f"expand it with `{tool}`" if tool else "convert it to one of these"
+        ending, compression = split_ending(path)
+        known = by_ending.get(ending)
+        name = known if declared == "auto" else declared
+        if name is None and ending not in UNSUPPORTED_ENDINGS:
+            shown = os.path.splitext(path)[1].lower()
             raise RecipeError(
-                f"format must be one of {', '.join(FORMATS)} and not compressed, got a file with "
-                f"the ending {ending!r}: {path!r}; this version cannot read it; {repair}"
-            )
-        if declared != "auto":
-            continue
-        if ending not in by_ending:
-            raise RecipeError(
-                f"format must be declared for files with the ending {ending!r}, got 'auto' and "
+                f"format must be declared for files with the ending {shown!r}, got 'auto' and "
                 f"{path!r}; write e.g. format: text (each file is one document) or format: jsonl"
             )
-        found.setdefault(by_ending[ending], path)
+        if name is None or (compression is not None and not can_expand(name)):
+            raise _unsupported(path, name)
+        if name in _TEXT_FORMATS and known is not None and known not in _TEXT_FORMATS:
+            raise RecipeError(
+                f"format must be that of the files, got {declared!r} and {path!r}, which is named "
+                f"like {known}; its bytes would be taken for text; write format: {known}, or "
+                "leave the file out of `files`"
+            )
+        found.setdefault(name, path)
     if declared != "auto":
         return declared
     if len(found) != 1:
@@ -75,6 +89,17 @@ def resolve_format(declared: str, paths: Sequence[str]) -> str:
             "their own, or narrow `files`"
         )
     return next(iter(found))
+
+
+def _unsupported(path: str, name: str | None) -> RecipeError:
+    ending = os.path.splitext(path)[1].lower()
+    tool = UNSUPPORTED_ENDINGS.get(ending, "gzip -d")
+    repair = f"expand it with `{tool}`" if tool else "convert it to one of these"
+    compressed = "" if name is None else f" of {name} and not compressed"
+    return RecipeError(
+        f"format must be one of {', '.join(FORMATS)}, and files{compressed} readable, got a file "
+        f"with the ending {ending!r}: {path!r}; this version cannot read it; {repair}"
+    )
 
 
 def data_root(patterns: Sequence[str]) -> str:
@@ -141,10 +166,12 @@ def scan_file(path: str, format: str) -> FileScan:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             identity = read_identity(file.fileno(), size)
+            first_bytes = os.pread(file.fileno(), MAGIC_BYTES, 0)
     except OSError as error:
         if error.errno in _UNREADABLE:
             raise _unreadable(path, error) from error
         raise
+    _refuse_other_compression(path, format, first_bytes)
     row_groups = read_row_groups(path) if read_row_groups is not None else ()
     return FileScan(path=path, size=size, identity=identity, row_groups=row_groups)
 
@@ -159,7 +186,9 @@ def check_columns(format: str, path: str, content: Content) -> None:
         SourceError: the file is missing, unreadable or damaged.
     """
     try:
-        FORMATS[format].check_field(path, content)
+        with open(path, "rb", buffering=0) as file:
+            _refuse_other_compression(path, format, file.read(MAGIC_BYTES))
+        source_format(format, path).check_field(path, content)
     except OSError as error:
         if error.errno in _UNREADABLE:
             raise _unreadable(path, error) from error
@@ -179,12 +208,6 @@ def _local(pattern: str) -> str:
 
 def _no_match(pattern: str, local: str, folders: Sequence[str]) -> SourceError:
     """Say which part of a pattern is wrong, as far as the disk tells."""
-    tool = UNSUPPORTED_ENDINGS.get(os.path.splitext(local)[1].lower())
-    if tool:
-        return SourceError(
-            f"files must match at least one file, got {pattern!r}; compressed sources are not "
-            f"supported by this version; expand the files with `{tool}` and name the expanded ones"
-        )
     if folders:
         return SourceError(
             f"files must match at least one file, got {pattern!r}, which matches only folders; "
@@ -202,6 +225,22 @@ def _no_match(pattern: str, local: str, folders: Sequence[str]) -> SourceError:
     return SourceError(
         f"files must match at least one file, got {pattern!r}; the folder {str(folder)!r} holds "
         f"{holds}; {f'did you mean {hint!r}?' if hint else 'correct the pattern'}"
+    )
+
+
+def _refuse_other_compression(path: str, format: str, first_bytes: bytes) -> None:
+    """Make sure that a file's name says how it is compressed, so that it is not read as text."""
+    if not source_format(format, path).is_sniffed:
+        return
+    found, expected = sniff_compression(first_bytes), split_ending(path)[1]
+    if found is None or found == expected:
+        return
+    ending = next((key for key, value in COMPRESSIONS.items() if value == found), None)
+    repair = "expand it" if ending is None else f"rename it so that it ends in {ending}"
+    raise SourceError(
+        f"{path}: expected {expected or 'data that is not compressed'}, as its name says, found "
+        f"{found} data; its bytes would be taken for documents; {repair}, or leave it out of "
+        "`files`"
     )
 
 

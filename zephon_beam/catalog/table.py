@@ -26,7 +26,8 @@ from zephon_beam.catalog.encoding import (
 from zephon_beam.catalog.scan import FileScan, relative_name
 from zephon_beam.errors import CorruptObjectError, RecipeError, SourceError
 from zephon_beam.recipe import Recipe
-from zephon_beam.sources.formats import FORMATS
+from zephon_beam.sources.compressed import split_ending
+from zephon_beam.sources.formats import COMPRESSED, FORMATS, source_format
 
 DEFAULT_CHUNK_BYTES = 256 * 1024
 """Bytes of source per chunk when nothing asks for fewer."""
@@ -73,8 +74,10 @@ def build_catalog(
         chunks = np.array([len(scan.row_groups) for scan in files.values()], dtype=np.int64)
         part_rows = derive_part_rows(int(rows.sum()), int(row_bytes.sum()), chunk_bytes)
     else:
-        count = count_ranges if cut is Cut.RANGES else count_runs
-        chunks = count(sizes, chunk_bytes)
+        count = count_runs if cut is Cut.RUNS else count_ranges
+        whole = [source_format(format, name).cut is Cut.SEQUENTIAL for name in files]
+        # An empty file of such a format is damaged, and has a chunk that says so.
+        chunks = np.where(whole, 1, count(sizes, chunk_bytes))
     if not sizes.sum() or (part_rows and not rows.sum()):
         what = "no rows" if part_rows else "no bytes"
         raise SourceError(
@@ -145,6 +148,7 @@ class Catalog:
         self.dataset = table.dataset
         self.format = table.format
         self.chunk_bytes = table.chunk_bytes
+        """Bytes of one range, or expanded bytes of one part of a file read from its start."""
         self.part_rows = table.part_rows
         """Rows of one part of a row group; 0 for formats whose chunks have one part."""
         self.digest = digest
@@ -194,14 +198,15 @@ class Catalog:
         first = int(self._table.first_chunks[file])
         start = stop = 0
         row_group, file_count = -1, 1
-        if self._cut is Cut.RANGES:
+        cut = self._cut_of(file)
+        if cut is Cut.RANGES:
             start = (chunk - first) * self.chunk_bytes
             stop = min(start + self.chunk_bytes, self.file_size(file))
-        elif self._cut is Cut.ROW_GROUPS:
+        elif cut is Cut.ROW_GROUPS:
             row_group = chunk - first
             start = int(self._table.row_group_rows[first:chunk].sum())
             stop = start + int(self._table.row_group_rows[chunk])
-        else:
+        elif cut is Cut.RUNS:
             following = chunk + 1 < self.chunk_count
             file_count = (self._file_of(chunk + 1) if following else self.file_count) - file
         return Chunk(
@@ -213,17 +218,30 @@ class Catalog:
             row_group=row_group,
         )
 
-    def part_count(self, chunk: int) -> int:
-        """Return the number of parts of a chunk, at least 1."""
-        if self._cut is not Cut.ROW_GROUPS:
-            return 1
-        self._require(chunk)
-        return count_parts(int(self._table.row_group_rows[chunk]), self.part_rows)
+    def part_count(self, chunk: int) -> int | None:
+        """Return the number of parts of a chunk, at least 1; None where only reading tells."""
+        if self._cut is Cut.ROW_GROUPS:
+            self._require(chunk)
+            return count_parts(int(self._table.row_group_rows[chunk]), self.part_rows)
+        return None if self._cut_of(self._file_of(chunk)) is Cut.SEQUENTIAL else 1
+
+    def expanded_bytes(self, chunk: int, expansion: float) -> int:
+        """Guess the expanded bytes of a file that is read from its start.
+
+        Args:
+            chunk: its chunk.
+            expansion: expanded bytes of a compressed byte.
+        """
+        file = self._file_of(chunk)
+        is_compressed = split_ending(self.file_name(file))[1] is not None
+        size = self.file_size(file)
+        return int(size * expansion) if is_compressed else size
 
     def part_source_bytes(self, chunk: int, part: int) -> int:
         """Return about how many bytes of source a part stands for; of a row group, expanded ones.
 
-        The parts of a chunk add up to the chunk.
+        The parts of a chunk add up to the chunk. Of files that are read from their start it is the
+        most that a part stands for, expanded.
         """
         if self._cut is Cut.ROW_GROUPS:
             self._require(chunk)
@@ -232,6 +250,8 @@ class Catalog:
             first, last = (min(place * self.part_rows, rows) for place in (part, part + 1))
             return total * last // max(1, rows) - total * first // max(1, rows)
         found = self.chunk(chunk)
+        if self._cut_of(found.first_file) is Cut.SEQUENTIAL:
+            return self.chunk_bytes
         if self._cut is Cut.RANGES:
             return found.stop - found.start
         files = slice(found.first_file, found.first_file + found.file_count)
@@ -248,6 +268,11 @@ class Catalog:
     def file_identity(self, file: int) -> str:
         """Return the identity of a file's content, see `FileScan`."""
         return self._table.identities[file]
+
+    def _cut_of(self, file: int) -> Cut:
+        if self.format not in COMPRESSED:
+            return self._cut
+        return source_format(self.format, self.file_name(file)).cut
 
     def _file_of(self, chunk: int) -> int:
         self._require(chunk)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zephon_beam.catalog.chunks import Cut
-from zephon_beam.sources import avro, jsonl, parquet, text_files
+from zephon_beam.sources import avro, compressed_jsonl, jsonl, parquet, text_files, webdataset
+from zephon_beam.sources.compressed import split_ending
 from zephon_beam.sources.documents import Content, FileDocuments, Part
 from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.open_source import SourceFile
@@ -23,6 +24,8 @@ class SourceFormat:
     """Return (rows, expanded bytes) of the row groups of the file at a path."""
     endings: tuple[str, ...] = ()
     """Endings of file names, in lower case, by which `format: auto` knows the format."""
+    is_sniffed: bool = False
+    """Whether a file that begins like one of a compression which its name does not say is wrong."""
 
 
 FORMATS = {
@@ -31,6 +34,7 @@ FORMATS = {
         read=jsonl.read,
         check_field=jsonl.check_field,
         endings=(".jsonl", ".ndjson", ".json"),
+        is_sniffed=True,
     ),
     "avro": SourceFormat(
         cut=Cut.RANGES, read=avro.read, check_field=avro.check_field, endings=(".avro",)
@@ -42,9 +46,44 @@ FORMATS = {
         read_row_groups=parquet.read_row_groups,
         endings=(".parquet", ".pq"),
     ),
+    "webdataset": SourceFormat(
+        cut=Cut.SEQUENTIAL,
+        read=webdataset.read,
+        check_field=webdataset.check_field,
+        endings=(".tar",),
+        is_sniffed=True,
+    ),
     # Any file could be text, so it must be declared.
-    "text": SourceFormat(cut=Cut.RUNS, read=text_files.read, check_field=text_files.check_field),
+    "text": SourceFormat(
+        cut=Cut.RUNS,
+        read=text_files.read,
+        check_field=text_files.check_field,
+        is_sniffed=True,
+    ),
 }
+
+COMPRESSED = {
+    "jsonl": SourceFormat(
+        cut=Cut.SEQUENTIAL,
+        read=compressed_jsonl.read,
+        check_field=compressed_jsonl.check_field,
+        is_sniffed=True,
+    ),
+}
+"""How the compressed files of a format are read, where that differs from its plain ones."""
+
+
+def source_format(format: str, name: str) -> SourceFormat:
+    """Return how a file is read, by the format of its data set and its name."""
+    if format in COMPRESSED and split_ending(name)[1] is not None:
+        return COMPRESSED[format]
+    return FORMATS[format]
+
+
+def can_expand(format: str) -> bool:
+    """Say whether files of a format may be compressed."""
+    return format in COMPRESSED or FORMATS[format].cut is Cut.SEQUENTIAL
+
 
 UNSUPPORTED_ENDINGS = {
     ".gz": "gzip -d",
@@ -52,6 +91,5 @@ UNSUPPORTED_ENDINGS = {
     ".bz2": "bzip2 -d",
     ".xz": "xz -d",
     ".arrow": "",
-    ".tar": "",
 }
 """Endings of formats that are not read, and what expands such a file; nothing for other formats."""

@@ -166,6 +166,7 @@ def parse_object(
             `not_text`, `not_messages` or `surrogate`.
     """
     field, kind = content.field, content.kind
+    what = f"field {field!r}" if field else "document"
     line_repair = f"correct or remove the {thing}, {_RERUN}"
 
     def fail(rule: str, found: str, reason: str, repair: str = line_repair) -> NoReturn:
@@ -188,15 +189,15 @@ def parse_object(
         text = value if kind == "text" else messages_text(value)
         if not isinstance(text, str):
             found = f"{_kind(value)}: {shorten(value)}"
-            fail(f"field {field!r} must be a text", found, "not_text")
+            fail(f"{what} must be a text", found, "not_text")
         text.encode()
     except UnicodeEncodeError as error:
         code = ord(error.object[error.start])
         found = f"the lone surrogate U+{code:04X} at character {error.start}"
-        fail(f"field {field!r} must be encodable as UTF-8", found, "surrogate", _ENCODING_REPAIR)
+        fail(f"{what} must be encodable as UTF-8", found, "surrogate", _ENCODING_REPAIR)
     except TypeError:
         found = f"{_kind(value)}: {shorten(value)}"
-        fail(f"field {field!r} must be a list of messages", found, "not_messages")
+        fail(f"{what} must be a list of messages", found, "not_messages")
     return text
 
 

@@ -9,7 +9,7 @@ from zephon_beam.catalog.chunks import Cut
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.sources.documents import Content, Documents, FileDocuments, Part, TokenLists
 from zephon_beam.sources.faults import RecordFaults
-from zephon_beam.sources.formats import FORMATS
+from zephon_beam.sources.formats import source_format
 from zephon_beam.sources.open_source import open_source
 
 _TEXT = Content()
@@ -30,7 +30,8 @@ def read_part(
         catalog: catalog of the data set.
         root: folder that its names are relative to.
         chunk: number of the chunk, in [0, catalog.chunk_count).
-        part: number of the part, in [0, catalog.part_count(chunk)).
+        part: number of the part, in [0, catalog.part_count(chunk)), or any where that is None;
+            behind the last one parts are empty, and last.
         content: which field of a record is the document.
         quarantine: whether records that can never be read are set aside instead of raising.
 
@@ -46,12 +47,16 @@ def read_part(
 
     Determinism: depends on the catalog and the content of its files alone.
     """
-    source_format = FORMATS[catalog.format]
     part_count = catalog.part_count(chunk)
-    if not 0 <= part < part_count:
-        raise IndexError(f"part must be in [0, {part_count}) of chunk {chunk}, got {part}")
+    if part < 0 or (part_count is not None and part >= part_count):
+        limit = "…" if part_count is None else part_count
+        raise IndexError(f"part must be in [0, {limit}) of chunk {chunk}, got {part}")
     share = Part(
-        chunk=catalog.chunk(chunk), part=part, part_rows=catalog.part_rows, content=content
+        chunk=catalog.chunk(chunk),
+        part=part,
+        part_rows=catalog.part_rows,
+        content=content,
+        part_bytes=catalog.chunk_bytes if part_count is None else 0,
     )
     found: list[FileDocuments] = []
     quarantined = []
@@ -62,12 +67,13 @@ def read_part(
         name = catalog.file_name(file)
         size, identity = catalog.file_size(file), catalog.file_identity(file)
         faults = RecordFaults(quarantine=quarantine)
+        file_format = source_format(catalog.format, name)
         with open_source(
             os.path.join(root, name), name=name, size=size, identity=identity
         ) as source:
-            if source_format.cut is not Cut.RUNS:
+            if file_format.cut is not Cut.RUNS:
                 source.check_edges()
-            found.append(source_format.read(source, share, faults))
+            found.append(file_format.read(source, share, faults))
         quarantined += [replace(entry, place=entry.place + count) for entry in faults.found]
         count += len(found[-1].locators)
     return Documents(
@@ -75,11 +81,17 @@ def read_part(
         files=np.repeat(files, [len(documents.locators) for documents in found]),
         locators=np.concatenate([documents.locators for documents in found]),
         outputs=np.zeros(count, dtype=np.uint32),
-        source_bytes=catalog.part_source_bytes(chunk, part),
-        last=part == part_count - 1,
+        source_bytes=_source_bytes(found, catalog, chunk, part),
+        last=found[-1].last if part_count is None else part == part_count - 1,
         tokens=_joined(found),
         quarantined=tuple(quarantined),
     )
+
+
+def _source_bytes(found: list[FileDocuments], catalog: Catalog, chunk: int, part: int) -> int:
+    """Return what the reader counted, or else what the catalog says."""
+    counted = found[0].source_bytes
+    return catalog.part_source_bytes(chunk, part) if counted is None else counted
 
 
 def _joined(found: list[FileDocuments]) -> TokenLists | None:

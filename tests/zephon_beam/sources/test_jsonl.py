@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.data_sets import Found, open_catalog, read_all, write_files
 from zephon_beam.catalog.scan import check_columns
-from zephon_beam.errors import BadRecordError, RecipeError
+from zephon_beam.errors import BadRecordError, RecipeError, SourceError
 from zephon_beam.sources.documents import Content
 from zephon_beam.sources.read_part import read_part
 
@@ -123,7 +123,7 @@ FAULTS = [
     (b'{"text": "a\tb"}', "json", "document must be valid JSON, got .*Invalid control character"),
     (b'{"text": "a"}\xc2\xa0', "json", "document must be valid JSON, got .*Extra data"),
     (b'\xef\xbb\xbf{"text": "a"}', "json", "document must be valid JSON"),
-    (DEEP, "json", r"document must be valid JSON, got b'\[+…"),
+    (DEEP, "json", r"document must be nested at most 256 levels deep, got b'\[+…"),
     (b'["text"]', "not_object", r"document must be a JSON object, got an array: \['text'\]"),
     (b'"text"', "not_object", "document must be a JSON object, got a text: 'text'"),
     (b"null", "not_object", "document must be a JSON object, got null"),
@@ -201,10 +201,14 @@ def test_what_the_first_document_cannot_tell_is_not_checked(tmp_path: Path, cont
 
 
 def test_a_first_line_that_is_no_json_is_found_before_any_work(tmp_path: Path) -> None:
-    """As when a compressed file has the wrong name."""
+    """And a file whose name does not say that it is compressed."""
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\x1f\x8b\x08\n")
+    path.write_bytes(b"\xff\x8b\x08\n")
     with pytest.raises(BadRecordError, match="line 1: document must be valid UTF-8"):
+        check_columns("jsonl", str(path), Content(field="text"))
+    path.write_bytes(b"\x1f\x8b\x08\n")
+    message = "not compressed, as its name says, found gzip data; .* so that it ends in .gz"
+    with pytest.raises(SourceError, match=message):
         check_columns("jsonl", str(path), Content(field="text"))
 
 
