@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apache_beam as beam
@@ -14,13 +14,15 @@ import grpc
 from apache_beam.options.pipeline_options import (
     DirectOptions,
     PipelineOptions,
+    PortableOptions,
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.runners.runner import PipelineRunner
+from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from pipelines.failures import find_cause, printed_once
+from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
 from zephon_beam.errors import ZephonBeamError
 
 _WORKER_THREAD = "run_worker"
@@ -47,13 +49,16 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
     Raises:
         ZephonBeamError: what a worker met, named as it was there; or that a worker died.
     """
+    refuse_silent_endpoint(options.view_as(PortableOptions).job_endpoint)
     try:
         with (
             _chosen_runner(options) as runner,
             _told_once(),
             _watched_workers(),
+            _cancelled_if_left() as started,
             beam.Pipeline(runner=runner, options=options) as built,
         ):
+            started.append(built)
             yield built
     except Exception as error:
         cause = find_cause(error)
@@ -71,6 +76,11 @@ def _chosen_runner(options: PipelineOptions) -> Iterator[PipelineRunner | str]:
     """
     direct = options.view_as(DirectOptions)
     name = options.view_as(StandardOptions).runner
+    if name == "FlinkRunner":
+        yield FlinkRunnerWithOneServer()
+        return
+    # It warns of each server that it starts or ends.
+    logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
     if name != "FnApiRunner" or direct.direct_running_mode != "multi_processing":
         yield str(name)
         return
@@ -85,6 +95,30 @@ def _chosen_runner(options: PipelineOptions) -> Iterator[PipelineRunner | str]:
         yield FnApiRunner(default_environment=environment)
     finally:
         direct.direct_running_mode = "multi_processing"
+
+
+@contextmanager
+def _cancelled_if_left() -> Iterator[list[beam.Pipeline]]:
+    """Cancel the job of a pipeline when nobody waits for it any more, as after Ctrl-C.
+
+    An engine elsewhere would go on with it, and fail only when it needs our workers.
+    """
+    pipelines: list[beam.Pipeline] = []
+    try:
+        yield pipelines
+    except BaseException:
+        result = getattr(pipelines[0], "result", None) if pipelines else None
+        if result is not None and not _has_ended(result):
+            with suppress(Exception):
+                result.cancel()
+        raise
+
+
+def _has_ended(result: PipelineResult) -> bool:
+    try:
+        return bool(PipelineState.is_terminal(result.state))
+    except grpc.RpcError:
+        return True
 
 
 class _ToldOnce(logging.Filter):

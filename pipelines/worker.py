@@ -1,11 +1,17 @@
-"""Entry point of local worker processes."""
+"""Entry points of worker processes: those of the in-process engine, and those of clusters."""
 
+import argparse
 import ctypes
+import os
 import runpy
 import signal
 import sys
+import tempfile
+import threading
+import time
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_SECS = 1.0
 
 
 def main() -> None:
@@ -16,11 +22,76 @@ def main() -> None:
     _die_with_parent()
     # Ctrl-C reaches every process of the terminal; it is the parent's to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _work()
+
+
+def serve() -> None:
+    """Run as the program `zephon-beam-worker`: a worker that an engine's process starts.
+
+    Engines start it for `--environment_type=PROCESS` with the arguments of Beam's container
+    contract; what the job needs is asked for at `--provision_endpoint`. The packages are those that
+    this Python has: nothing that a job stages is installed.
+    """
+    parser = argparse.ArgumentParser(prog="zephon-beam-worker", description=serve.__doc__)
+    parser.add_argument("--id", required=True)
+    parser.add_argument("--provision_endpoint", required=True)
+    parser.add_argument("--logging_endpoint", default="")
+    parser.add_argument("--control_endpoint", default="")
+    args, _ = parser.parse_known_args()
+    # The thread of the engine that started this may end before the engine does, so that the
+    # kernel cannot be asked to watch the parent.
+    threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
+    os.environ.update(_provisions(args))
+    _work()
+
+
+def _provisions(args: argparse.Namespace) -> dict[str, str]:
+    """Ask the engine about the job, and return what Beam's worker looks for."""
+    import grpc
+    from apache_beam.portability.api import (
+        beam_provision_api_pb2,
+        beam_provision_api_pb2_grpc,
+        endpoints_pb2,
+    )
+    from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor
+    from google.protobuf import json_format, text_format
+
+    def describe(found: str, given: str) -> str:
+        descriptor = endpoints_pb2.ApiServiceDescriptor(url=found or given)
+        return str(text_format.MessageToString(descriptor))
+
+    with grpc.insecure_channel(args.provision_endpoint) as channel:
+        named = grpc.intercept_channel(channel, WorkerIdInterceptor(args.id))
+        stub = beam_provision_api_pb2_grpc.ProvisionServiceStub(named)
+        request = beam_provision_api_pb2.GetProvisionInfoRequest()
+        info = stub.GetProvisionInfo(request, wait_for_ready=True, timeout=60).info
+    return {
+        "WORKER_ID": args.id,
+        "PIPELINE_OPTIONS": json_format.MessageToJson(info.pipeline_options),
+        "SEMI_PERSISTENT_DIRECTORY": tempfile.gettempdir(),
+        "LOGGING_API_SERVICE_DESCRIPTOR": describe(
+            info.logging_endpoint.url, args.logging_endpoint
+        ),
+        "CONTROL_API_SERVICE_DESCRIPTOR": describe(
+            info.control_endpoint.url, args.control_endpoint
+        ),
+        "RUNNER_CAPABILITIES": " ".join(info.runner_capabilities),
+    }
+
+
+def _work() -> None:
     sys.path[:] = [entry for entry in sys.path if entry]
     from pipelines.failures import printed_once
 
     with printed_once():
         runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
+
+
+def _end_without(parent: int) -> None:
+    """End this process when the one that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECS)
+    os._exit(1)
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,1 @@
+"""Engines on this machine: what they need, and a Flink cluster and job servers for tests."""
