@@ -12,7 +12,6 @@ and what it means is what Python's `json` says: of a repeated key the last one c
 """
 
 import json
-import re
 from typing import Any, NoReturn
 
 import numpy as np
@@ -38,12 +37,25 @@ _STEP_GROWTH = 4
 CHECKED_BYTES = 64 * 1024
 """How much of a file is looked at before any work."""
 _DEEPEST = 256
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 _RERUN = "then run the recipe into a new place"
 _ENCODING_REPAIR = f"write the file as UTF-8, {_RERUN}"
 
+
+class _Branched(dict[str, Any]):
+    """An object that holds a container, or a key twice, so that its line may be nested deeply."""
+
+
+def _mark_branched(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    is_flat = len(document) == len(pairs)
+    for _, value in pairs:
+        is_flat = is_flat and not isinstance(value, (dict, list))
+    return document if is_flat else _Branched(document)
+
+
 _decode = json.JSONDecoder().raw_decode
+_decode_marked = json.JSONDecoder(object_pairs_hook=_mark_branched).raw_decode
 
 
 def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
@@ -114,7 +126,7 @@ def parse_lines(
     is_text = content.kind == "text"
     # A lone surrogate can only come from an escape; without one no text needs to be looked at.
     escapes = _has_surrogate_escape(data)
-    nested = _may_be_deep(data)
+    decode = _decode_marked if is_text else _decode
     next_offset = offset
     for number, line in enumerate(data.split(b"\n")):
         line_offset = next_offset
@@ -125,9 +137,9 @@ def parse_lines(
             continue
         try:
             decoded = line.decode()
-            if nested and _is_deep(line):
+            document, end = decode(decoded)
+            if not (is_text and type(document) is dict) and _is_deep(line):
                 raise RecursionError("nested too deeply")
-            document, end = _decode(decoded)
             text = document[field] if simple else _field(document, field)
             if not is_text:
                 text = messages_text(text)
@@ -314,16 +326,6 @@ def check_object(data: bytes, path: str, content: Content, *, place: str, thing:
             raise wrong_type(field, path, _kind(value), kind) from error
 
 
-def _may_be_deep(data: bytes) -> bool:
-    """Say whether a line holds brackets enough to be deep; a few passes over all lines at once."""
-    values = np.frombuffer(data, dtype=np.uint8)
-    places = np.flatnonzero((values | 0x20) == ord("{"))
-    if len(places) <= _DEEPEST:
-        return False
-    lines = np.searchsorted(np.flatnonzero(values == ord("\n")), places)
-    return bool((lines[_DEEPEST:] == lines[:-_DEEPEST]).any())
-
-
 def _is_deep(data: bytes) -> bool:
     """Say whether brackets nest beyond a fixed depth.
 
@@ -332,7 +334,9 @@ def _is_deep(data: bytes) -> bool:
     """
     if data.count(b"[") + data.count(b"{") <= _DEEPEST:
         return False
-    values = np.frombuffer(_STRING.sub(b"", data), dtype=np.uint8) | 0x20
+    # Without escapes every other piece between quotes lies in a text.
+    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    values = np.frombuffer(b"".join(bare.split(b'"')[::2]), dtype=np.uint8) | 0x20
     is_open = values[(values == ord("{")) | (values == ord("}"))] == ord("{")
     depth = np.cumsum(np.where(is_open, 1, -1))
     return bool(depth.max(initial=0) > _DEEPEST)

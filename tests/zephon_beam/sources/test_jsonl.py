@@ -229,3 +229,19 @@ def test_one_range_is_read_for_a_chunk(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(open_source.os, "pread", counted)
     read_part(catalog, root, 1, 0)
     assert reads == [(99_999, 100_001), (200_000, 8192)]
+
+
+@pytest.mark.parametrize(("depth", "is_deep"), [(254, False), (255, False), (256, True)])
+@pytest.mark.parametrize("form", ['{{"x": {0}, "text": "a"}}', '{{"text": {0}, "text": "a"}}'])
+def test_depth_counts_wherever_it_is_and_brackets_in_texts_do_not(
+    tmp_path: Path, form: str, depth: int, is_deep: bool
+) -> None:
+    """Also below a key whose value a later one replaces; Python's own limit varies."""
+    inner = "[" * depth + json.dumps("[" * 999 + '\\"{"' * 99) + "]" * depth
+    write_files(tmp_path, {"a.jsonl": form.format(inner).encode()})
+    catalog, root = open_catalog(tmp_path, "jsonl")
+    if is_deep:
+        with pytest.raises(BadRecordError, match="nested at most 256 levels deep"):
+            read_all(catalog, root)
+    else:
+        assert [text for _, _, text in read_all(catalog, root)] == ["a"]
