@@ -118,7 +118,7 @@ class _LineReader:
     def _skip_to(self, start: int) -> bool:
         """Move on to the first line that starts at `start` or later; False if there is none."""
         while True:
-            gap = start - 1 - self._line
+            gap = max(0, start - 1 - self._line)
             if gap < len(self._ahead):
                 end = self._ahead.find(b"\n", gap) + 1
                 if end:
