@@ -14,6 +14,7 @@ from transforms.tokenize_chat import chat_code_versions
 from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
 from zephon_beam.catalog.table import Catalog
+from zephon_beam.encode_documents import special_id
 from zephon_beam.errors import (
     CorruptObjectError,
     DeterminismError,
@@ -35,10 +36,27 @@ from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
 from zephon_beam.sources.documents import wanted_content
 from zephon_beam.store.base import Store, open_store
 from zephon_beam.tokenizer import Tokenizer
+from zephon_beam.transforming.importing import make_importable
+from zephon_beam.transforming.steps import (
+    Steps,
+    load_steps,
+    refuse_other_code,
+    step_folders,
+    step_versions,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _UINT16_VOCABULARY = 65_536
-_OBJECT_FOLDERS = ("advances", "carry", "consumers", "end", "progress", "shards", "state")
+_OBJECT_FOLDERS = (
+    "advances",
+    "carry",
+    "consumers",
+    "end",
+    "progress",
+    "quarantine",
+    "shards",
+    "state",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +69,20 @@ class OpenStream:
     roots: tuple[str, ...]
     """Folder of each data set's files, in recipe order."""
     catalogs: tuple[Catalog, ...]
+    code_folders: tuple[str, ...]
+    """Where the functions that the recipe calls were found, for workers to look there, too."""
 
 
-def open_or_create(recipe: Recipe, stream: str, options: PipelineOptions) -> OpenStream:
+def open_or_create(
+    recipe: Recipe, stream: str, options: PipelineOptions, *, folder: str | None = None
+) -> OpenStream:
     """Open the stream of a recipe, creating it first if there is none.
+
+    Args:
+        recipe: the recipe; functions that it calls are imported.
+        stream: where the stream is or is to be created.
+        options: how the sources are scanned.
+        folder: of the recipe's file, in which functions may lie, too.
 
     Raises:
         RecipeError: the recipe is wrong in a way that only its files show.
@@ -62,17 +90,28 @@ def open_or_create(recipe: Recipe, stream: str, options: PipelineOptions) -> Ope
         DriftError: the stream belongs to another recipe, tokenizer or source content.
     """
     store = open_store(stream)
+    make_importable(() if folder is None else (folder,))
+    steps = load_steps(recipe)
     paths = _list_sources(recipe)
     roots = tuple(data_root(dataset.patterns) for dataset in recipe.datasets.values())
     if not store.exists(MANIFEST):
         _refuse_foreign_folder(store)
-        _create(recipe, store, paths, roots, options)
+        _create(recipe, store, paths, roots, options, steps)
     manifest = read_manifest(store)
     _refuse_recipe_drift(recipe, manifest, store)
+    refuse_other_code(steps, manifest.code_versions)
     catalogs = _open_catalogs(recipe, store)
     for name, root, listed, catalog in zip(recipe.datasets, roots, paths, catalogs, strict=True):
         _refuse_source_drift(name, root, listed, catalog)
-    return OpenStream(store=store, manifest=manifest, recipe=recipe, roots=roots, catalogs=catalogs)
+    found = step_folders(steps)
+    return OpenStream(
+        store=store,
+        manifest=manifest,
+        recipe=recipe,
+        roots=roots,
+        catalogs=catalogs,
+        code_folders=tuple(dict.fromkeys(found if folder is None else (folder, *found))),
+    )
 
 
 def _list_sources(recipe: Recipe) -> list[list[str]]:
@@ -109,10 +148,12 @@ def _create(
     paths: Sequence[list[str]],
     roots: tuple[str, ...],
     options: PipelineOptions,
+    steps: Steps,
 ) -> None:
     """Scan the sources, store the catalogs and write `stream.json`."""
     tokenizer = load_reference(recipe.tokenizer)
     _special_ids(recipe.tokenizer, tokenizer)
+    _refuse_unknown_tokens(steps, tokenizer)
     _code_versions(recipe)
     formats = []
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
@@ -133,7 +174,7 @@ def _create(
                 catalog.chunk_count,
                 recipe.lanes,
             )
-    manifest = _describe(recipe, tokenizer, roots, catalogs)
+    manifest = _describe(recipe, tokenizer, roots, catalogs, steps)
     # A twin that created the stream first wins; whether it is the same is checked by the caller.
     store.put_if_absent(MANIFEST, encode_manifest(manifest), lambda _stored, _computed: True)
 
@@ -174,11 +215,12 @@ def _describe(
     tokenizer: Tokenizer,
     roots: tuple[str, ...],
     catalogs: Sequence[Catalog],
+    steps: Steps,
 ) -> Manifest:
     """Freeze everything that was derived from the recipe, the tokenizer and the sources."""
     content = tokenizer_file(recipe.tokenizer).read_bytes()
     digest = tokenizer_digest(content)
-    code_versions = _code_versions(recipe)
+    code_versions = {**_code_versions(recipe), **step_versions(steps)}
     datasets = [
         DatasetManifest(
             name=name,
@@ -224,6 +266,16 @@ def _describe(
 def _code_versions(recipe: Recipe) -> dict[str, str]:
     """Return what stands for each piece of code besides our own that decides bytes, by name."""
     return chat_code_versions(recipe)
+
+
+def _refuse_unknown_tokens(steps: Steps, tokenizer: Tokenizer) -> None:
+    """Refuse transforms that would put tokens between texts which the vocabulary does not have."""
+    for step in (step for own in steps for step in own):
+        for token in step.special_tokens:
+            try:
+                special_id(tokenizer, token)
+            except RecipeError as error:
+                raise RecipeError(f"{step.place} ({step.name}): {error}") from error
 
 
 def _special_ids(

@@ -37,7 +37,12 @@ def load_recipe(path: str | Path) -> Recipe:
     content = _parse(data, str(path))
     if content is None:
         raise RecipeError(f"{path}: recipe must be a mapping, the file is empty; add name, …")
-    return recipe_from_mapping(content, base=str(file.absolute().parent), origin=str(path))
+    return recipe_from_mapping(content, base=recipe_folder(path), origin=str(path))
+
+
+def recipe_folder(path: str | Path) -> str:
+    """Return the absolute folder that paths in a recipe file are relative to."""
+    return str(Path(path).expanduser().absolute().parent)
 
 
 def _parse(data: bytes, origin: str) -> Any:
@@ -54,6 +59,9 @@ def _parse(data: bytes, origin: str) -> Any:
     except (yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(f"{origin}: recipe must be YAML; {reason}") from error
+
+
+_DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 
 
 class _StrictLoader(yaml.BaseLoader):
@@ -85,6 +93,8 @@ def _construct_mapping(loader: _StrictLoader, node: Any) -> LocatedMapping:
     lines: dict[str, int] = {}
     explicit: list[tuple[str, Any]] = []
     for key, value in node.value:
+        if key.value == "with":
+            _tag_decimals(value)
         content = loader.construct_object(value, deep=True)
         if key.value == "<<" and key.style is None:
             for source in reversed(content if isinstance(content, list) else [content]):
@@ -98,6 +108,21 @@ def _construct_mapping(loader: _StrictLoader, node: Any) -> LocatedMapping:
             explicit.append((key.value, content))
             lines[key.value] = key.start_mark.line + 1
     return LocatedMapping([*merged.items(), *explicit], lines)
+
+
+def _tag_decimals(node: Any) -> None:
+    """Let plain decimals below a node be numbers: what `with` holds is for a user's function."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.style is None and _DECIMAL.fullmatch(node.value):
+            node.tag = f"{_PLAIN}float"
+        return
+    for child in node.value:
+        for inner in child if isinstance(child, tuple) else (child,):
+            _tag_decimals(inner)
+
+
+def _construct_decimal(loader: _StrictLoader, node: Any) -> float:
+    return float(_construct_text(loader, node))
 
 
 def _construct_sequence(loader: _StrictLoader, node: Any) -> list[Any]:
@@ -140,6 +165,7 @@ for _kind, _constructor in (
     ("null", _construct_null),
     ("bool", _construct_boolean),
     ("int", _construct_integer),
+    ("float", _construct_decimal),
     ("str", _construct_text),
     ("seq", _construct_sequence),
     ("map", _construct_mapping),

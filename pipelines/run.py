@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.advance import run_advance
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.options import parse_beam_options
-from pipelines.recipe_file import load_recipe
+from pipelines.recipe_file import load_recipe, recipe_folder
 from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
@@ -33,7 +33,7 @@ from zephon_beam.sample_order import SampleOrder
 from zephon_beam.supply import SupplyPlanner
 
 DEFAULT_ADVANCE_BYTES = 128 * 1024 * 1024
-_DATASET_FACTS = ("tokens", "share", "truncated_tokens", "dropped_tokens")
+_DATASET_FACTS = ("tokens", "share", "truncated_tokens", "dropped_tokens", "quarantined")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +79,8 @@ def run_stream(
 
     Returns:
         samples, complete_samples, tokens, tokens_per_second, advances, finished, datasets
-        {name: {tokens, share, truncated_tokens, dropped_tokens}}: as `run --json` prints them.
+        {name: {tokens, share, truncated_tokens, dropped_tokens, quarantined}}: as `run --json`
+        prints them.
 
     Raises:
         RecipeError: the recipe or an option is wrong, or the stream would never end.
@@ -94,7 +95,8 @@ def run_stream(
     until = resolve_until_samples(loaded, until_samples=until_samples, until_tokens=until_tokens)
     beam_options = parse_beam_options(options)
     choose_backend(loaded.tokenizer, backend)
-    opened = open_or_create(loaded, str(stream), beam_options)
+    folder = None if isinstance(recipe, Recipe) else recipe_folder(str(recipe))
+    opened = open_or_create(loaded, str(stream), beam_options, folder=folder)
     planner = _make_planner(opened)
     position = read_position(opened.store, opened.manifest)
     first_samples, advances = position.samples, 0
@@ -123,6 +125,7 @@ def run_stream(
             advance=plan.advance,
             recipe=loaded,
             roots=opened.roots,
+            code_folders=opened.code_folders,
             backend=backend,
         )
         with watched_lanes(opened.store, position, plan, report):

@@ -85,7 +85,7 @@ def execute(args: argparse.Namespace) -> int:
 
     try:
         facts = run_stream(
-            recipe,
+            args.recipe,
             args.stream,
             **limits,
             **sizes,
@@ -100,6 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _write_text(facts)
         _write_remark(facts, args.until_samples)
+        _write_quarantined(facts, args.stream)
     return 0
 
 
@@ -160,6 +161,14 @@ def _write_remark(facts: dict[str, Any], until_samples: int | None) -> None:
         write_line(f"the sources are used up: {count(until_samples)} samples were wanted")
     elif not facts["advances"]:
         write_line("nothing was left to do")
+
+
+def _write_quarantined(facts: dict[str, Any], stream: str) -> None:
+    """Say that the samples lack documents, and where to look."""
+    found = {name: entry["quarantined"] for name, entry in facts["datasets"].items()}
+    if any(found.values()):
+        each = ", ".join(f"{count(number)} of {name}" for name, number in found.items() if number)
+        write_line(f"documents set aside: {each}; see {stream.rstrip('/')}/quarantine")
 
 
 def _write_text(facts: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from pipelines.main import COMMANDS, main
 from tests.verified_streams import write_whole_stream
 from zephon_beam.errors import DriftError
 from zephon_beam.layout import shard_name, state_name
-from zephon_beam.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 FACTS = {
@@ -34,8 +33,15 @@ FACTS = {
             "share": 0.75,
             "truncated_tokens": 7,
             "dropped_tokens": 0,
+            "quarantined": 1234,
         },
-        "code": {"tokens": 5, "share": 0.25, "truncated_tokens": 0, "dropped_tokens": 8000},
+        "code": {
+            "tokens": 5,
+            "share": 0.25,
+            "truncated_tokens": 0,
+            "dropped_tokens": 8000,
+            "quarantined": 0,
+        },
     },
 }
 Capture = pytest.CaptureFixture[str]
@@ -173,8 +179,8 @@ def test_run_hands_over_limits_sizes_and_beam_options(
     beam = ["--runner", "FlinkRunner", "--streaming", "--flink_master=x", "--experiments", "a"]
     words = ["run", recipe, "--stream", "s", "--until-samples", "5", "--advance-bytes", "1MiB"]
     assert main([*words, *beam]) == 0
-    [((loaded, stream), options)] = calls
-    assert isinstance(loaded, Recipe)
+    [((given, stream), options)] = calls
+    assert given == recipe
     assert stream == "s"
     assert options == {
         "until_samples": 5,
@@ -196,6 +202,7 @@ def test_run_hands_over_limits_sizes_and_beam_options(
         "data set    share     tokens  truncated  dropped\n"
         "web       75.00 %  1,500,000          7        0\n"
         "code      25.00 %          5          0    8,000\n"
+        "documents set aside: 1,234 of web; see s/quarantine\n"
     )
 
 
