@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from zephon_beam.errors import SourceError
-from zephon_beam.pieces import SOURCE_RECORD, Array, View, cut_piece, encode_sources, shorten_piece
+from zephon_beam.pieces import (
+    SOURCE_RECORD,
+    Array,
+    View,
+    cut_document,
+    encode_sources,
+    shorten_piece,
+)
 from zephon_beam.sequences import SequencePart
 
 _MAX_TOKENS = 2**31 - 1
@@ -71,7 +78,7 @@ class Fragments:
         self._lost: list[int] | None = None
         self._quarantined = _sums(part.quarantined)
         self.holds_quarantined = self._quarantined is not None
-        overlong_documents = np.flatnonzero(lengths > seq_len).tolist()
+        overlong_documents = (lengths > seq_len).nonzero()[0].tolist()
         if overlong_documents:
             _refuse_huge(part)
             if overlong == "split":
@@ -104,18 +111,14 @@ class Fragments:
     def _split(self, document: int, seq_len: int) -> None:
         """Cut one document into a step a row; those before it are not cut yet."""
         length, start = self.lengths[document], self.starts[document]
-        rest = (length, self.view, start, self.sources[document])
-        pieces = []
-        while rest[0] > seq_len:
-            first, rest = cut_piece(rest, seq_len)
-            pieces.append(first)
-        pieces.append(rest)
+        sources = cut_document((length, self.view, start, self.sources[document]), seq_len)
+        count = len(sources)
         place = slice(document, document + 1)
-        self.lengths[place] = [piece[0] for piece in pieces]
-        self.starts[place] = [piece[2] for piece in pieces]
-        self.sources[place] = [piece[3] for piece in pieces]
-        self.documents[place] = [document] * len(pieces)
-        self.ends[place] = [False] * (len(pieces) - 1) + [True]
+        self.lengths[place] = [seq_len] * (count - 1) + [length - (count - 1) * seq_len]
+        self.starts[place] = range(start, start + length, seq_len)
+        self.sources[place] = sources
+        self.documents[place] = [document] * count
+        self.ends[place] = [False] * (count - 1) + [True]
 
     def _shorten(self, documents: Iterable[int], length: int) -> None:
         """Leave each of these documents its first tokens only, or none."""
@@ -135,9 +138,9 @@ class Fragments:
 
 def _sources_of_documents(part: SequencePart, lengths: Array) -> list[bytes]:
     """Return the encoded source of every document as one piece."""
-    common = np.zeros(1, SOURCE_RECORD)
-    common["next"], common["dataset"], common["pass"] = -1, part.key.dataset, part.pass_number
-    records = np.repeat(common, len(part))
+    template = np.zeros(1, SOURCE_RECORD)
+    template["next"], template["dataset"], template["pass"] = -1, part.key.dataset, part.pass_number
+    records = np.frombuffer(bytearray(template.tobytes() * len(part)), SOURCE_RECORD)
     records["length"], records["file"] = lengths, part.files
     records["document"], records["output"] = part.locators, part.outputs
     return encode_sources(records)

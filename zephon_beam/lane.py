@@ -109,7 +109,7 @@ class LaneProcess:
         pieces: list[Piece] = []
         for group, packer in enumerate(self._packers):
             for row in packer.bins():
-                bins.append(BinState(group=group, created=row.created, pieces=len(row.pieces)))
+                bins.append(BinState(group, row.created, len(row.pieces)))
                 pieces.extend(row.pieces)
         for pack in self._packs.closed:
             pieces.extend(pack)
@@ -229,12 +229,7 @@ class LaneProcess:
 
 
 def _dataset_state(channel: Channel, taken: int) -> DatasetState:
-    slots = []
-    for slot in channel.slots:
-        document, offset = slot.place()
-        slots.append(
-            SlotState(number=slot.number, part=slot.part, document=document, offset=offset)
-        )
+    slots = [SlotState(slot.number, slot.part, *slot.place()) for slot in channel.slots]
     return DatasetState(
         next_number=channel.next_number,
         turn=channel.turn,

@@ -6,7 +6,7 @@ tokens of open bins and of packs that wait for their shard, whatever the progres
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from zephon_beam.pieces import GatheredPieces, PieceColumns
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlotState:
+class SlotState(NamedTuple):
     """Place in one open chunk; number -1: the slot opens the next chunk."""
 
     number: int
@@ -39,8 +38,7 @@ class DatasetState:
     counters: DatasetCounters
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BinState:
+class BinState(NamedTuple):
     """An open bin: its group, its number in order of creation, and how many pieces it holds."""
 
     group: int
@@ -176,12 +174,12 @@ def state_to_record(state: LaneState) -> dict[str, Any]:
         "datasets": [
             {
                 **_record_of(dataset),
-                "slots": [_record_of(slot) for slot in dataset.slots],
+                "slots": [slot._asdict() for slot in dataset.slots],
                 "counters": _record_of(dataset.counters),
             }
             for dataset in state.datasets
         ],
-        "bins": [_record_of(row) for row in state.bins],
+        "bins": [row._asdict() for row in state.bins],
         "packs": state.packs,
         "token_bytes": pieces.tokens.dtype.itemsize,
         "lengths": _bytes(pieces.lengths, _LENGTHS),

@@ -108,6 +108,19 @@ def is_first_of_document(piece: Piece) -> bool:
     return bool(_CUT_FIELDS.unpack_from(piece[3])[2] == 0)
 
 
+def cut_document(piece: Piece, size: int) -> list[bytes]:
+    """Return the sources of the pieces of `size` tokens, the last one shorter, of a document."""
+    length, view, start, source = piece
+    common = source[_CUT_FIELDS.size :]
+    last = (length - 1) // size * size
+    sources = [
+        _CUT_FIELDS.pack(size, view.tokens[start + offset + size], offset) + common
+        for offset in range(0, last, size)
+    ]
+    sources.append(_CUT_FIELDS.pack(length - last, -1, last) + common)
+    return sources
+
+
 def cut_piece(piece: Piece, count: int) -> tuple[Piece, Piece]:
     """Split a piece behind its first `count` tokens, less than it has."""
     length, view, start, source = piece
@@ -126,9 +139,9 @@ def shorten_piece(piece: Piece, count: int) -> Piece:
     return count, view, start, _CUT_FIELDS.pack(count, -1, offset) + source[_CUT_FIELDS.size :]
 
 
-def gather_records(pieces: Iterable[Piece]) -> Array:
-    """Return the sources of pieces, `SOURCE_RECORD`[pieces]."""
-    return np.frombuffer(b"".join([source for _, _, _, source in pieces]), SOURCE_RECORD)
+def decode_sources(sources: Iterable[bytes]) -> Array:
+    """Return encoded sources as `SOURCE_RECORD`[pieces]."""
+    return np.frombuffer(b"".join(sources), SOURCE_RECORD)
 
 
 def columns_of(records: Array) -> PieceColumns:
@@ -152,7 +165,7 @@ def gather_pieces(pieces: Sequence[Piece], dtype: Any, has_loss_mask: bool) -> G
         dtype: of the tokens.
         has_loss_mask: whether the stream has loss masks.
     """
-    records = gather_records(pieces)
+    records = decode_sources([source for _, _, _, source in pieces])
     tokens = b"".join([view.tokens[start : start + n] for n, view, start, _ in pieces])
     mask = None
     if has_loss_mask:

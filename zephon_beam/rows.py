@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zephon_beam.lane_config import LaneConfig
-from zephon_beam.pieces import Array, Piece, columns_of, gather_records, mask_of
+from zephon_beam.pieces import Array, Piece, columns_of, decode_sources, mask_of
 from zephon_beam.shard import SEGMENT_COLUMNS, Samples
 
 
@@ -24,7 +24,7 @@ def build_samples(packs: Sequence[Sequence[Piece]], config: LaneConfig) -> Sampl
     """
     pieces = [piece for pack in packs for piece in pack]
     counts = np.array([len(pack) for pack in packs], np.int64)
-    records = gather_records(pieces)
+    records = decode_sources([source for _, _, _, source in pieces])
     lengths = records["length"].astype(np.int64)
     offsets = np.concatenate(([0], np.cumsum(counts)))
     starts, gaps = _places(lengths, offsets, config)

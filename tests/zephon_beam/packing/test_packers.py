@@ -7,7 +7,7 @@ from zephon_beam.packing.base import Packer, Packs
 from zephon_beam.packing.best_fit import BestFit
 from zephon_beam.packing.concat import Concat
 from zephon_beam.packing.first_fit import FirstFit
-from zephon_beam.pieces import SOURCE_RECORD, Piece, View, cut_piece, encode_sources, gather_records
+from zephon_beam.pieces import SOURCE_RECORD, Piece, View, cut_piece, decode_sources, encode_sources
 
 VIEW = View(np.arange(100, dtype=np.uint16), None, np.uint16)
 
@@ -27,7 +27,7 @@ def add_all(packer: Packer, lengths: list[int]) -> None:
 
 def spans(pack: list[Piece]) -> list[tuple[int, int, int]]:
     """Return (document, offset, length) of a pack's pieces."""
-    records = gather_records(pack)
+    records = decode_sources(source for _, _, _, source in pack)
     assert records["length"].tolist() == [piece[0] for piece in pack]
     columns = (records[name].tolist() for name in ("document", "offset", "length"))
     return list(zip(*columns, strict=True))
