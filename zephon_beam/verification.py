@@ -146,6 +146,7 @@ class _Verification:
                 tokenizer_digest=manifest.tokenizer_digest,
                 catalog_digests=digests,
                 format_version=manifest.format_version,
+                code_versions=manifest.code_versions,
             )
             if found != manifest.fingerprint:
                 self._fault(
