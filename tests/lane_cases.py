@@ -110,7 +110,7 @@ def make_case(seed: int) -> LaneCase:
     rng = random.Random(seed)
     seq_len = rng.choice([1, 3, 8, 8, 12, 16, 17])
     # Mostly a few data sets; sometimes hundreds of tiny ones.
-    count = rng.randint(1, 4) if rng.random() < 0.97 else rng.randint(100, 200)
+    count = rng.randint(1, 4) if rng.random() < 0.99 else rng.randint(100, 200)
     chunks = [_chunks(rng, seq_len, few=count > 4) for _ in range(count)]
     lanes = rng.choice([1, 1, 2, 3, 5])
     passes = [rng.choice([None, 1, 1, 2, 3]) for _ in range(count)]

@@ -141,12 +141,10 @@ def run_shuffled(
     return drafts
 
 
-def restarted(
-    config: LaneConfig, process: LaneProcess, payloads: Iterable[bytes], lane: int = 0
-) -> LaneProcess:
+def restarted(config: LaneConfig, process: LaneProcess, payloads: Iterable[bytes]) -> LaneProcess:
     """Continue a process from its encoded state, in arbitrary order of what waits."""
     state: LaneState = decode_state(encode_state(process.state()), "state")
-    again = LaneProcess(config, lane, state)
+    again = LaneProcess(config, 0, state)
     for payload in payloads:
         again.offer(decode_part(payload))
     return again

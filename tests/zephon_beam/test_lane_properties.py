@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lane_cases import SUPPLIED_PASSES, LaneCase, make_case, mask_of_tokens
-from tests.lanes import draft_bytes, restarted
+from tests.lanes import draft_bytes
 from tests.naive_lane import NaiveLane
 from zephon_beam.lane import LaneProcess, ShardDraft
-from zephon_beam.sequences import PartKey, decode_part, encode_part
+from zephon_beam.lane_state import decode_state, encode_state
+from zephon_beam.sequences import PartKey, SequencePart, decode_part, encode_part
 
 SEEDS = st.integers(0, 2**48)
 
@@ -67,14 +68,14 @@ def run_scattered(case: LaneCase, lane: int, seed: int) -> list[tuple[bytes, byt
     parts = [encode_part(part) for part in case.parts(lane)]
     arrivals = parts + rng.sample(parts, len(parts) // 3)
     rng.shuffle(arrivals)
-    restart = rng.choice([0.02, 0.3])
+    restart = rng.choice([1, 6]) / max(1, len(arrivals))
     process = LaneProcess(case.config, lane)
-    waiting: dict[PartKey, bytes] = {}
+    waiting: dict[PartKey, SequencePart] = {}
     found = []
     for payload in arrivals:
         part = decode_part(payload)
         if process.offer(part):
-            waiting[part.key] = payload
+            waiting[part.key] = part
         if rng.random() < 0.5:
             for draft in process.take_shards():
                 found.append(draft_bytes(draft))
@@ -84,7 +85,9 @@ def run_scattered(case: LaneCase, lane: int, seed: int) -> list[tuple[bytes, byt
         if rng.random() < restart:
             still = [waiting[key] for key in process.waiting()]
             rng.shuffle(still)
-            process = restarted(case.config, process, still, lane)
+            state = decode_state(encode_state(process.state()), "state")
+            process = LaneProcess(case.config, lane, state)
+            assert all(process.offer(part) for part in still)
     found += [draft_bytes(draft) for draft in process.take_shards()]
     return found
 
