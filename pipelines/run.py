@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any
 
 from pipelines.advance import run_advance
+from pipelines.follow import Follower, default_lookahead
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.options import parse_beam_options
 from pipelines.recipe_file import load_recipe, recipe_folder
@@ -19,7 +20,7 @@ from zephon_beam.health import refuse_empty_datasets, refuse_holes, refuse_starv
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.lane_config import make_lane_config
 from zephon_beam.layout import plan_name
-from zephon_beam.limits import resolve_until_samples
+from zephon_beam.limits import check_following, resolve_until_samples
 from zephon_beam.plan import Plan, encode_plan
 from zephon_beam.position import (
     Position,
@@ -58,6 +59,9 @@ def run_stream(
     advance_bytes: int = DEFAULT_ADVANCE_BYTES,
     drain_bytes: int = DEFAULT_DRAIN_BYTES,
     backend: str = "auto",
+    follow: bool = False,
+    lookahead: int | None = None,
+    retain: str = "all",
     options: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
@@ -74,6 +78,11 @@ def run_stream(
             never change a byte.
         drain_bytes: bytes that gather for a lane before it packs; likewise.
         backend: which library encodes text: auto, hf, fastokens or tiktoken; likewise.
+        follow: keep the stream ahead of its consumers instead of filling the disk, until it ends,
+            has `until_samples`, or the process is stopped.
+        lookahead: with `follow`: samples to keep ahead of the slowest consumer; None: four shards
+            of every lane.
+        retain: `all`, or `pins`: with `follow`, delete what is behind the pins of all consumers.
         options: Beam options as command line flags.
         progress: called before the first and after every advance.
 
@@ -92,7 +101,10 @@ def run_stream(
     """
     started = time.monotonic()
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe))
-    until = resolve_until_samples(loaded, until_samples=until_samples, until_tokens=until_tokens)
+    until = resolve_until_samples(
+        loaded, until_samples=until_samples, until_tokens=until_tokens, follow=follow
+    )
+    check_following(follow=follow, lookahead=lookahead, retain=retain)
     beam_options = parse_beam_options(options)
     choose_backend(loaded.tokenizer, backend)
     folder = None if isinstance(recipe, Recipe) else recipe_folder(str(recipe))
@@ -100,6 +112,15 @@ def run_stream(
     planner = _make_planner(opened)
     position = read_position(opened.store, opened.manifest)
     first_samples, advances = position.samples, 0
+    follower = None
+    if follow:
+        follower = Follower(
+            store=opened.store,
+            manifest=opened.manifest,
+            lookahead=default_lookahead(opened.manifest) if lookahead is None else lookahead,
+            deletes=retain == "pins",
+        )
+    wanted, is_stale = until, False
 
     def report(lane_samples: Sequence[int] | None = None, supplied: float | None = None) -> None:
         counts = lane_samples or [head.samples for head in position.heads]
@@ -110,7 +131,7 @@ def run_stream(
                     advance=position.next_advance,
                     samples=sum(counts),
                     complete_samples=order.complete_prefix(counts),
-                    until_samples=until,
+                    until_samples=wanted,
                     seconds=time.monotonic() - started,
                     supplied=supplied,
                 )
@@ -119,7 +140,18 @@ def run_stream(
     report()
     refuse_empty_datasets(opened.store, opened.manifest, position)
     while not position.finished and (until is None or position.complete_samples < until):
-        plan = _next_plan(opened, planner, position, advance_bytes, until)
+        if follower is not None:
+            ahead = follower.wanted()
+            wanted = ahead if until is None else min(ahead, until)
+            if position.complete_samples >= wanted:
+                follower.pause()
+                is_stale = True
+                continue
+            if is_stale:
+                # Another driver may have gone on meanwhile.
+                position, is_stale = read_position(opened.store, opened.manifest), False
+                continue
+        plan = _next_plan(opened, planner, position, advance_bytes, wanted)
         job = StreamJob(
             stream=opened.store.uri,
             advance=plan.advance,
@@ -135,6 +167,8 @@ def run_stream(
         refuse_starving_lanes(opened.manifest, position)
         advances += 1
         report()
+    if follower is not None:
+        follower.clean_up()
     found = inspect_stream(opened.store.uri)
     refuse_holes(opened.store, position, found["complete_samples"])
     return _facts(found, first_samples, advances, time.monotonic() - started)

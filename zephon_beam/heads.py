@@ -6,6 +6,7 @@ this lane and this place. Anything else is as good as missing, which costs time 
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 
 from zephon_beam.carry import decode_carry_head
 from zephon_beam.errors import CorruptObjectError
@@ -19,6 +20,7 @@ from zephon_beam.layout import (
     state_name,
 )
 from zephon_beam.manifest import Manifest
+from zephon_beam.retained import read_first_shards
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
 
@@ -30,6 +32,15 @@ class Heads:
         """Read from the stream that the manifest describes."""
         self._store = store
         self._manifest = manifest
+
+    @cached_property
+    def _first_shards(self) -> list[int]:
+        """First shard that each lane keeps."""
+        return read_first_shards(self._store, self._manifest.lanes)
+
+    def first_shard(self, lane: int) -> int:
+        """Return the first shard that a lane keeps; those before it were deleted on purpose."""
+        return self._first_shards[lane]
 
     def length(self, lane: int) -> int | None:
         """Return how many samples a lane has, None if it has not ended.
@@ -108,8 +119,11 @@ class Heads:
         return head
 
     def last_state(self, lane: int, shards: int) -> LaneHead | None:
-        """Return the newest trusted state after one of the first `shards` shards."""
-        for shard in range(shards - 1, -1, -1):
+        """Return the newest trusted state after one of the first `shards` shards.
+
+        The state before the first shard that is kept is kept with it.
+        """
+        for shard in range(shards - 1, max(0, self._first_shards[lane] - 1) - 1, -1):
             state = self.state(lane, shard)
             if state is not None:
                 return LaneHead(lane=lane, kind="state", number=shard, state=state)
@@ -127,10 +141,13 @@ class Heads:
         return numbered(self._store, folder, lambda number: carry_name(lane, number))
 
     def _gapless(self, lane: int) -> int:
-        """Return how many shards of a lane exist without a hole from its start."""
+        """Return the number of the first shard that a lane lacks, of those that it keeps."""
         folder = lane_folder("shards", lane)
-        numbers = numbered(self._store, folder, lambda number: shard_name(lane, number))
-        return next((n for n, number in enumerate(numbers) if n != number), len(numbers))
+        found = set(numbered(self._store, folder, lambda number: shard_name(lane, number)))
+        shard = self._first_shards[lane]
+        while shard in found:
+            shard += 1
+        return shard
 
 
 def numbered(store: Store, folder: str, namer: Callable[[int], str]) -> list[int]:

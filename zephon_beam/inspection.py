@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 from zephon_beam.channel import DatasetCounters
 from zephon_beam.errors import CorruptObjectError
-from zephon_beam.lane_listing import LaneListing, global_order, list_lane, read_end
-from zephon_beam.lane_state import read_counters
+from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_end
+from zephon_beam.lane_state import decode_state, read_counters
 from zephon_beam.layout import shard_name, state_name
 from zephon_beam.manifest import Manifest, read_manifest
+from zephon_beam.retained import first_retained_sample
 from zephon_beam.shard import decode_shard
 from zephon_beam.store.base import Store, open_store
 
@@ -31,7 +32,8 @@ def inspect_stream(uri: str) -> dict[str, Any]:
         JSON-able facts. name, fingerprint, lanes, seq_len, samples_per_shard; samples: in
         committed shards; complete_samples: length of the gapless global prefix; tokens: without
         padding; padding_fraction: of all places in rows; finished: whether every lane has ended
-        and all its shards exist; shards, bytes: of committed shards; lane_samples: per lane;
+        and all its shards exist; first_sample: from which on no shard was deleted; shards, bytes:
+        of committed shards that are kept; lane_samples: per lane;
         datasets: {name: {weight, tokens, share, documents, truncated_tokens, dropped_tokens,
         quarantined}}, where share is that of all tokens.
 
@@ -42,11 +44,12 @@ def inspect_stream(uri: str) -> dict[str, Any]:
     store = open_store(uri)
     manifest = read_manifest(store)
     lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
-    lanes = [list_lane(store, manifest, lane, length) for lane, length in enumerate(lengths)]
+    lanes = list_lanes(store, manifest, lengths)
     tokens = np.zeros(len(manifest.datasets), np.int64)
     size = 0
     for lane in lanes:
-        for shard in lane.shards[: lane.gapless]:
+        tokens += deleted_tokens(store, manifest, lane)
+        for shard in range(lane.first, lane.gapless):
             counted, shard_bytes = _count_shard(store, shard_name(lane.lane, shard), len(tokens))
             tokens += counted
             size += shard_bytes
@@ -64,7 +67,10 @@ def inspect_stream(uri: str) -> dict[str, Any]:
         "tokens": total,
         "padding_fraction": (places - total) / places if places else 0.0,
         "finished": all(lane.length == lane.committed for lane in lanes),
-        "shards": sum(lane.gapless for lane in lanes),
+        "first_sample": first_retained_sample(
+            global_order(lanes), [lane.first for lane in lanes], manifest.samples_per_shard
+        ),
+        "shards": sum(lane.gapless - lane.first for lane in lanes),
         "bytes": size,
         "lane_samples": [lane.committed for lane in lanes],
         "datasets": _describe_datasets(manifest, tokens, _sum_counters(store, manifest, lanes)),
@@ -78,6 +84,35 @@ def tokens_of_datasets(datasets: Any, lengths: Any, dataset_count: int) -> IntAr
     """
     sums = np.bincount(datasets, weights=lengths, minlength=dataset_count)
     return sums.astype(np.int64)
+
+
+def deleted_tokens(store: Store, manifest: Manifest, lane: LaneListing) -> IntArray:
+    """Return the tokens of the shards of a lane that were deleted, int64[data sets].
+
+    The state right after the last of them is kept: what was read and is neither truncated, dropped
+    nor waiting in it was in packs.
+
+    Raises:
+        CorruptObjectError: that state is missing or damaged.
+    """
+    tokens = np.zeros(len(manifest.datasets), np.int64)
+    if lane.first == 0:
+        return tokens
+    name = state_name(lane.lane, lane.first - 1)
+    try:
+        state = decode_state(store.get(name), name)
+    except FileNotFoundError as error:
+        raise CorruptObjectError(
+            f"{name} must exist before the first shard that is kept, found none; the tokens before "
+            "it cannot be counted; restore it from a copy"
+        ) from error
+    waiting = tokens_of_datasets(
+        state.pieces.columns.datasets, state.pieces.lengths, len(state.datasets)
+    )
+    for place, dataset in enumerate(state.datasets):
+        counters = dataset.counters
+        tokens[place] = counters.read_tokens - counters.truncated_tokens - counters.dropped_tokens
+    return tokens - waiting
 
 
 def _count_shard(store: Store, name: str, dataset_count: int) -> tuple[IntArray, int]:

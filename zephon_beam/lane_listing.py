@@ -5,11 +5,13 @@ seen to have ended is seen with the shards that it had then.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from zephon_beam.errors import CorruptObjectError, CorruptShardError
 from zephon_beam.layout import end_name, lane_folder, number_of, shard_name
 from zephon_beam.manifest import Manifest
+from zephon_beam.retained import read_first_shards
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.shard import decode_header
 from zephon_beam.store.base import Store
@@ -24,13 +26,12 @@ class LaneListing:
     """Numbers of the shards that exist, in increasing order."""
     length: int | None
     """Samples of the whole lane, None if it has not ended."""
+    first: int
+    """The first shard that the lane keeps; those before it were deleted on purpose."""
+    gapless: int
+    """The first shard that the lane lacks, from `first` on."""
     committed: int
-    """Samples in the shards that exist without a hole from the lane's start."""
-
-    @property
-    def gapless(self) -> int:
-        """Number of shards that exist without a hole from the lane's start."""
-        return next((i for i, n in enumerate(self.shards) if i != n), len(self.shards))
+    """Samples of the lane before that shard; those of deleted shards count."""
 
 
 def read_end(store: Store, lane: int) -> int | None:
@@ -51,15 +52,34 @@ def read_end(store: Store, lane: int) -> int | None:
     return length
 
 
-def list_lane(store: Store, manifest: Manifest, lane: int, length: int | None) -> LaneListing:
-    """List one lane; objects whose names are not numbers are left out.
+def list_lanes(
+    store: Store, manifest: Manifest, lengths: Sequence[int | None]
+) -> list[LaneListing]:
+    """List the lanes, given the samples of those that have ended.
 
-    Args:
-        store: of the stream.
-        manifest: of the stream.
-        lane: which lane.
-        length: its samples if it has ended.
+    Objects whose names are not numbers are left out. What was deleted on purpose is read last,
+    because whoever deletes says so before.
     """
+    numbers = [_shard_numbers(store, lane) for lane in range(manifest.lanes)]
+    first = read_first_shards(store, manifest.lanes)
+    listings = []
+    for lane, length in enumerate(lengths):
+        kept = tuple(number for number in numbers[lane] if number >= first[lane])
+        gapless = first[lane]
+        gapless += next((i for i, n in enumerate(kept) if gapless + i != n), len(kept))
+        listing = LaneListing(
+            lane=lane,
+            shards=kept,
+            length=length,
+            first=first[lane],
+            gapless=gapless,
+            committed=0,
+        )
+        listings.append(replace(listing, committed=_committed(store, manifest, listing)))
+    return listings
+
+
+def _shard_numbers(store: Store, lane: int) -> list[int]:
     numbers = []
     for name in store.list(lane_folder("shards", lane)):
         try:
@@ -68,9 +88,7 @@ def list_lane(store: Store, manifest: Manifest, lane: int, length: int | None) -
             continue
         if name == shard_name(lane, number):
             numbers.append(number)
-    listing = LaneListing(lane=lane, shards=tuple(sorted(numbers)), length=length, committed=0)
-    committed = _committed(store, manifest, listing)
-    return LaneListing(lane=lane, shards=listing.shards, length=length, committed=committed)
+    return sorted(numbers)
 
 
 def global_order(listings: list[LaneListing]) -> SampleOrder:
@@ -84,7 +102,8 @@ def _committed(store: Store, manifest: Manifest, listing: LaneListing) -> int:
     whole = gapless * manifest.samples_per_shard
     if listing.length is not None:
         return min(whole, listing.length)
-    if gapless == 0 or gapless < len(listing.shards):
+    if gapless == listing.first or gapless <= listing.shards[-1]:
+        # Nothing is kept, or later shards exist: the last one before the hole is full.
         return whole
     name = shard_name(listing.lane, gapless - 1)
     try:

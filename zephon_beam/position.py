@@ -1,9 +1,10 @@
 """Where a stream stands: which advance is complete and from what each lane goes on.
 
 The commit protocol. Advance k is complete when every lane in its plan has carry k or has ended,
-and every shard that the carry or the end counts exists; otherwise plan k is run again. If an
-object that a plan starts from is gone or damaged, lanes go on from whichever is further of their
-newest carry and the last lane state of their gapless run of shards; ties go to the carry.
+and every shard that the carry or the end counts exists or was deleted on purpose; otherwise plan k
+is run again. If an object that a plan starts from is gone or damaged, lanes go on from whichever
+is further of their newest carry and the last lane state of their gapless run of shards; ties go to
+the carry.
 """
 
 from dataclasses import dataclass
@@ -117,6 +118,7 @@ def _lane_is_complete(store: Store, found: Heads, advance: int, entry: LanePlan)
             return False
         length = carry.samples
     first = found.shard_count(_start_samples(found, entry))
+    first = max(first, found.first_shard(entry.lane))
     shards = range(first, found.shard_count(length))
     return all(store.exists(shard_name(entry.lane, shard)) for shard in shards)
 

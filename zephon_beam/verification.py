@@ -14,12 +14,13 @@ import numpy as np
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.errors import CorruptObjectError, RecipeError, StreamNotFoundError
 from zephon_beam.fingerprint import fingerprint
-from zephon_beam.inspection import tokens_of_datasets
-from zephon_beam.lane_listing import LaneListing, global_order, list_lane, read_end
+from zephon_beam.inspection import deleted_tokens, tokens_of_datasets
+from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_end
 from zephon_beam.lane_state import LaneState, decode_state
 from zephon_beam.layout import MANIFEST, catalog_name, end_name, shard_name, state_name
 from zephon_beam.manifest import Manifest, read_manifest
 from zephon_beam.recipe_mapping import recipe_from_mapping
+from zephon_beam.retained import first_retained_sample
 from zephon_beam.shard import DIGEST_BYTES, decode_shard_and_counts, row_digests
 from zephon_beam.shard_checks import check_header, check_rows
 from zephon_beam.store.base import Store, open_store
@@ -35,12 +36,15 @@ class VerifyReport:
     """One line each, starting with the name of the object at fault."""
     complete_samples: int
     """Length of the gapless global prefix."""
+    first_sample: int
+    """Sample from which on no shard was deleted; the digest begins with it."""
     samples: int
-    """Samples that the digest covers: those asked for, or the whole prefix."""
+    """Where the digest ends: the samples asked for, or the whole prefix."""
     shards: int
     """Shards that were read."""
     stream_digest: str | None
-    """Digest of the rows of samples [0, samples) in global order; None if some cannot be read."""
+    """Digest of the rows of samples [first_sample, samples) in global order; None if some cannot be
+    read."""
 
     @property
     def ok(self) -> bool:
@@ -96,10 +100,13 @@ class _Verification:
         self._manifest = manifest
         self._faults: list[str] = []
         lengths = [self._end(lane) for lane in range(manifest.lanes)]
-        self._lanes = [list_lane(store, manifest, lane, n) for lane, n in enumerate(lengths)]
+        self._lanes = list_lanes(store, manifest, lengths)
         self._present = [frozenset(lane.shards) for lane in self._lanes]
         self._order = global_order(self._lanes)
         self._complete = self._order.complete_prefix([lane.committed for lane in self._lanes])
+        self._first = first_retained_sample(
+            self._order, [lane.first for lane in self._lanes], manifest.samples_per_shard
+        )
         self._until = until
         self._tokens = np.zeros((manifest.lanes, max(1, len(manifest.datasets))), np.int64)
         self._file_counts: list[int | None] = []
@@ -111,6 +118,7 @@ class _Verification:
         self._check_names()
         for lane in self._lanes:
             self._check_listing(lane)
+            self._count_deleted(lane)
         wanted = self._complete if self._until is None else self._until
         if wanted > self._complete:
             self._fault(
@@ -121,6 +129,7 @@ class _Verification:
         return VerifyReport(
             faults=tuple(self._faults),
             complete_samples=self._complete,
+            first_sample=self._first,
             samples=wanted,
             shards=self._read,
             stream_digest=digest if wanted <= self._complete else None,
@@ -194,9 +203,9 @@ class _Verification:
 
     def _check_listing(self, lane: LaneListing) -> None:
         """Find holes in a lane's numbers and a length that does not fit its shards."""
-        last = lane.shards[-1] if lane.shards else -1
+        last = lane.shards[-1] if lane.shards else lane.first - 1
         shard_count = -(-(lane.length or 0) // self._manifest.samples_per_shard)
-        for before, after in pairwise((-1, *lane.shards)):
+        for before, after in pairwise((lane.first - 1, *lane.shards)):
             stop = after if lane.length is None else min(after, shard_count)
             self._check_gap(lane, before + 1, stop, f"shard {after} of lane {lane.lane} exists")
         if lane.length is None:
@@ -209,6 +218,15 @@ class _Verification:
                 )
         evidence = f"lane {lane.lane} ended with {_samples(lane.length)}; a run may still write it"
         self._check_gap(lane, last + 1, shard_count, evidence)
+
+    def _count_deleted(self, lane: LaneListing) -> None:
+        """Count the tokens of the shards that were deleted, which later states include."""
+        try:
+            self._tokens[lane.lane, : len(self._manifest.datasets)] += deleted_tokens(
+                self._store, self._manifest, lane
+            )
+        except CorruptObjectError as error:
+            self._fault(str(error))
 
     def _check_gap(self, lane: LaneListing, first: int, stop: int, evidence: str) -> None:
         """Report shards [first, stop) of a lane as missing, with the samples that they hold."""
@@ -236,7 +254,7 @@ class _Verification:
             rows = {lane.lane: self._check(lane, number) for lane in self._lanes}
             if progress is not None:
                 progress(self._read, sum(len(lane.shards) for lane in self._lanes))
-            first = self._order.number_of(0, number * size)
+            first = max(self._first, self._order.number_of(0, number * size))
             stop = min(samples, self._order.number_of(0, (number + 1) * size))
             if first >= stop or unreadable:
                 continue
@@ -358,7 +376,7 @@ class _Verification:
 
 def _hopeless(fault: str) -> VerifyReport:
     return VerifyReport(
-        faults=(fault,), complete_samples=0, samples=0, shards=0, stream_digest=None
+        faults=(fault,), complete_samples=0, first_sample=0, samples=0, shards=0, stream_digest=None
     )
 
 

@@ -41,7 +41,8 @@ def _write_text(found: dict[str, Any]) -> None:
             "fingerprint": found["fingerprint"],
             "lanes": f"{count(found['lanes'])}, of {shortest} to {longest} samples",
             "seq_len": f"{count(found['seq_len'])} tokens a sample",
-            "samples": f"{count(found['samples'])}, complete: {count(found['complete_samples'])}",
+            "samples": f"{count(found['samples'])}, complete: {count(found['complete_samples'])}"
+            + (f", kept from {count(found['first_sample'])}" if found["first_sample"] else ""),
             "tokens": f"{count(found['tokens'])}, padding: {percent(found['padding_fraction'])}",
             "shards": f"{count(found['shards'])}, {size(found['bytes'])}",
             "finished": "yes" if found["finished"] else "no",

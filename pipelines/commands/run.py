@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pipelines.commands.progress import Bar
@@ -18,12 +18,6 @@ from pipelines.commands.texts import (
 TAKES_BEAM_OPTIONS = True
 _LINE_SECS = 15.0
 
-_LATER = {
-    "--follow": "run with --until-samples again whenever more samples are needed",
-    "--lookahead": "leave it out; it belongs to --follow",
-    "--retain": "leave it out; nothing is deleted",
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments; what is not declared belongs to Beam."""
@@ -38,6 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--until-tokens", type=int, metavar="N", help="the same, in tokens of whole rows"
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="keep the stream ahead of the trainers that read it, until it is stopped",
+    )
+    parser.add_argument(
+        "--lookahead",
+        type=int,
+        metavar="N",
+        help="with --follow: samples ahead of the slowest trainer; default: 4 shards of each lane",
+    )
+    parser.add_argument(
+        "--retain",
+        default="all",
+        metavar="WHAT",
+        help="with --follow: keep all, or pins: delete what no trainer's checkpoint needs",
     )
     parser.add_argument(
         "--advance-bytes", metavar="SIZE", help="source read by one Beam job, e.g. 128MiB"
@@ -58,12 +69,11 @@ def execute(args: argparse.Namespace) -> int:
     """Refuse what can be refused without Beam, then run and print the facts."""
     from pipelines.recipe_file import load_recipe
     from zephon_beam.errors import RecipeError
-    from zephon_beam.limits import resolve_until_samples
+    from zephon_beam.limits import check_following, resolve_until_samples
     from zephon_beam.recipe_mapping import parse_byte_size
     from zephon_beam.store.base import open_store
 
-    _refuse_later(args.beam_args)
-    sizes = {
+    sizes: dict[str, Any] = {
         name: parse_byte_size(f"--{name.replace('_', '-')}", value)
         for name in ("advance_bytes", "drain_bytes")
         if (value := getattr(args, name)) is not None
@@ -76,7 +86,11 @@ def execute(args: argparse.Namespace) -> int:
             raise RecipeError(f"{error}; options of Beam must come after it") from error
         raise
     limits = {"until_samples": args.until_samples, "until_tokens": args.until_tokens}
-    resolve_until_samples(recipe, **limits)
+    following: dict[str, Any] = {
+        name: getattr(args, name) for name in ("follow", "lookahead", "retain")
+    }
+    check_following(**following)
+    resolve_until_samples(recipe, **limits, follow=args.follow)
 
     from pipelines.run import run_stream
 
@@ -89,6 +103,7 @@ def execute(args: argparse.Namespace) -> int:
             args.stream,
             **limits,
             **sizes,
+            **following,
             backend=args.backend,
             options=args.beam_args,
             progress=tell,
@@ -127,18 +142,6 @@ def _told_in_lines() -> Callable[[Any], None]:
         sys.stderr.write(_spell(done))
 
     return tell
-
-
-def _refuse_later(words: Sequence[str]) -> None:
-    """Refuse documented flags that this version does not have, before Beam calls them unknown."""
-    from zephon_beam.errors import RecipeError
-
-    for word in words:
-        name = word.partition("=")[0]
-        if name in _LATER:
-            raise RecipeError(
-                f"{name} is not supported by this version of zephon-beam yet; {_LATER[name]}"
-            )
 
 
 def _spell(done: Any) -> str:

@@ -40,6 +40,7 @@ def execute(args: argparse.Namespace) -> int:
             {
                 "faults": list(report.faults),
                 "complete_samples": report.complete_samples,
+                "first_sample": report.first_sample,
                 "samples": report.samples,
                 "shards": report.shards,
                 "stream_digest": report.stream_digest,
@@ -52,6 +53,11 @@ def execute(args: argparse.Namespace) -> int:
         f"{_counted(len(report.faults), 'fault')} in {_counted(report.shards, 'shard')}; samples: "
         f"{count(report.samples)}, complete: {count(report.complete_samples)}"
     )
+    if report.first_sample:
+        write_line(
+            f"samples before {count(report.first_sample)} were deleted on purpose; the digest "
+            "begins there"
+        )
     write_line(f"stream digest: {report.stream_digest or 'none'}")
     return 0 if report.ok else 1
 

@@ -134,7 +134,7 @@ def test_a_wrong_command_is_one_line_and_status_2(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "give --until-samples N or --until-tokens N, or set passes"),
+        ([], "give --until-samples N, --until-tokens N or --follow, or set passes"),
         (["--until-samples", "0"], "--until-samples must be an integer of at least 1, got 0"),
         (["--until-tokens", "-5"], "--until-tokens must be an integer of at least 1, got -5"),
         (["--until-samples", "1", "--until-tokens", "1"], "must not both be given"),
@@ -143,8 +143,10 @@ def test_a_wrong_command_is_one_line_and_status_2(
         (["--advance-byte=5"], "unknown flag '--advance-byte', did you mean --advance-bytes?"),
         (["--advance-bytes", "5K"], "--advance-bytes must be a number of bytes above 0, got '5K'"),
         (["--drain-bytes=0"], "--drain-bytes must be a number of bytes above 0, got '0'"),
-        (["--follow"], "--follow is not supported by this version of zephon-beam yet; run with"),
-        (["--lookahead", "9"], "--lookahead is not supported by this version of zephon-beam yet"),
+        (["--follow", "--lookahead", "0"], "--lookahead must be an integer of at least 1, got 0"),
+        (["--follow", "--retain", "pin"], "--retain must be one of all, pins, got 'pin'; did you"),
+        (["--lookahead", "9"], "--lookahead must be given together with --follow, got it alone"),
+        (["--retain", "pins"], "--retain pins must be given together with --follow, got it alone"),
         (["other.yaml"], "unexpected argument 'other.yaml'"),
     ],
 )
@@ -402,7 +404,8 @@ def test_looking_and_refusing_load_no_beam(tmp_path: Path, recipe: str) -> None:
         (2, ["nonsense"]),
         (2, ["run", recipe, "--stream", stream]),
         (2, ["run", recipe, "--stream", stream, "--until-sample", "3"]),
-        (2, ["run", recipe, "--stream", stream, "--follow", "--runner", "PrismRunner"]),
+        (2, ["run", recipe, "--stream", stream, "--lookahead", "9", "--runner", "PrismRunner"]),
+        (0, ["gc", stream, "--dry-run"]),
         (2, ["run", "none.yaml", "--stream", stream, "--until-samples", "3"]),
     ]
     code = (

@@ -83,21 +83,8 @@ def decode_state(state: Mapping[str, Any], topology: Topology, fingerprint: str)
         DriftError: the state belongs to another stream.
         ResumeError: not a state of this version, or inside a step of another topology.
     """
-    version = _integer(state, "version", 1)
-    if version != STATE_VERSION:
-        raise ResumeError(
-            f"state version must be {STATE_VERSION}, got {version}; its fields may mean something "
-            "else; load it with the version of zephon-beam that saved it"
-        )
-    found = _text(state, "fingerprint")
-    if found != fingerprint:
-        raise DriftError(
-            f"fingerprint of the reader state: expected {fingerprint!r} (this stream), found "
-            f"{found!r}; the saved position means other samples here; open the stream that the "
-            "checkpoint was trained on, or start this one with load_state_dict({})"
-        )
+    next_sample = first_sample_of(state, fingerprint, 0)
     batch = _integer(state, "global_batch_size", 1)
-    next_sample = _integer(state, "next_sample", 0)
     base = _integer(state, "step_base", None)
     step, rest = divmod(next_sample - base, batch)
     if rest or step < 0:
@@ -115,6 +102,31 @@ def decode_state(state: Mapping[str, Any], topology: Topology, fingerprint: str)
         skipped=_ranges(_text(state, "skipped_steps")),
         ended=bool(_value(state, "ended")),
     )
+
+
+def first_sample_of(state: Mapping[str, Any], fingerprint: str, start_sample: int) -> int:
+    """Return the first sample that a saved state needs; `{}` is the start.
+
+    Raises:
+        DriftError: the state belongs to another stream.
+        ResumeError: not a state of this version.
+    """
+    if not state:
+        return start_sample
+    version = _integer(state, "version", 1)
+    if version != STATE_VERSION:
+        raise ResumeError(
+            f"state version must be {STATE_VERSION}, got {version}; its fields may mean something "
+            "else; load it with the version of zephon-beam that saved it"
+        )
+    found = _text(state, "fingerprint")
+    if found != fingerprint:
+        raise DriftError(
+            f"fingerprint of the reader state: expected {fingerprint!r} (this stream), found "
+            f"{found!r}; the saved position means other samples here; open the stream that the "
+            "checkpoint was trained on, or start this one with load_state_dict({})"
+        )
+    return _integer(state, "next_sample", 0)
 
 
 def add_range(

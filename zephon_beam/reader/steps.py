@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zephon_beam.errors import CorruptObjectError, CorruptShardError
+from zephon_beam.errors import CorruptObjectError, CorruptShardError, ResumeError
 from zephon_beam.manifest import Manifest
 from zephon_beam.reader.availability import Availability, Missing
 from zephon_beam.reader.blocks import Rows
@@ -17,6 +17,7 @@ from zephon_beam.reader.cursor import Topology
 from zephon_beam.reader.ranks import IntArray, place_samples, rank_share
 from zephon_beam.reader.shards import Shards, broken_stream
 from zephon_beam.reader.waiting import Waiting
+from zephon_beam.retained import first_retained_sample, read_first_shards
 from zephon_beam.store.base import Store
 
 HOLE_GRACE_SECS = 10.0
@@ -51,6 +52,7 @@ class Steps:
     ) -> None:
         self._store = store
         self._samples_per_shard = manifest.samples_per_shard
+        self._lanes = manifest.lanes
         self._availability = Availability(store, manifest.lanes, manifest.samples_per_shard)
         self._shards = shards
         self._dp_rank = dp_rank
@@ -105,6 +107,7 @@ class Steps:
         missing = self._availability.look(first, last)
         if missing is None:
             return
+        self._refuse_deleted(first, missing)
         waiting = self._new_waiting()
         look_for_hole_at = HOLE_GRACE_SECS
         try:
@@ -119,6 +122,19 @@ class Steps:
                 missing = self._availability.look(first, last)
         finally:
             waiting.close()
+
+    def _refuse_deleted(self, first: int, missing: Missing) -> None:
+        """Say at once that a shard will not come, because it was deleted on purpose."""
+        kept = read_first_shards(self._store, self._lanes)
+        if missing.shard < kept[missing.lane]:
+            order = self._availability.order
+            sample = first_retained_sample(order, kept, self._samples_per_shard)
+            raise ResumeError(
+                f"sample must be at least {sample}, got {first}; the stream {self._store.uri!r} "
+                "was told that nobody needs earlier ones, and they were deleted; resume from a "
+                "later checkpoint, or run the recipe into a new place, which makes the same "
+                "samples again"
+            )
 
     def _refuse_hole(self, missing: Missing) -> None:
         evidence = self._availability.evidence_of_hole(missing)

@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon_beam.checks import require, require_choice, require_int
+from zephon_beam.checks import require, require_choice, require_int, require_text
+from zephon_beam.consumers import ACKNOWLEDGED, check_consumer_name
 from zephon_beam.errors import RecipeError
 from zephon_beam.manifest import read_manifest
 from zephon_beam.reader.batches import BatchBuilder, check_fields
+from zephon_beam.reader.consumer_file import ConsumerFile
 from zephon_beam.reader.cursor import (
     Cursor,
     Topology,
     add_range,
     decode_state,
     encode_state,
+    first_sample_of,
     following_step,
     without_skipped,
 )
@@ -88,7 +91,9 @@ class StreamReader:
             micro_batch_size: rows of each batch.
             dp_rank: this reader's place among the data-parallel ranks, from 0.
             dp_world_size: number of data-parallel ranks; need not divide the batch.
-            consumer: name of the training run; names the reader in progress lines.
+            consumer: name of the training run. Its rank 0 then tells in the stream where it reads
+                and what it may still need; a pipeline that follows looks at that. Without a name
+                nothing is ever written.
             fields: names of the arrays to build; None builds all but `dataset_ids`,
                 `global_num_valid_tokens` and `tokens`.
             start_sample: global number of the sample that step 0 begins with.
@@ -144,6 +149,7 @@ class StreamReader:
             placement=placement,
         )
         self._start_sample = start_sample
+        self._consumer = consumer
         who = f"{consumer or self._manifest.name}, rank {dp_rank} of {dp_world_size}"
         self._shards = Shards(store, self._manifest, verify_digests=verify_digests)
         steps = Steps(
@@ -152,10 +158,20 @@ class StreamReader:
             self._shards,
             dp_rank=dp_rank,
             counts_globally="global_num_valid_tokens" in chosen,
-            new_waiting=lambda: Waiting(who, timeout=timeout, clock=clock, sleep=sleep),
+            new_waiting=lambda: Waiting(
+                who, timeout=timeout, clock=clock, sleep=sleep, on_pause=self._tell
+            ),
         )
         builder = BatchBuilder(self._manifest, chosen, micro_batch_size, dtype)
         self._ahead = ReadAhead(steps, builder, self._manifest.seq_len)
+        self._consumer_file: ConsumerFile | None = None
+        if consumer is not None:
+            check_consumer_name(consumer)
+            if dp_rank == 0:
+                fingerprint = self._manifest.fingerprint
+                self._consumer_file = ConsumerFile(
+                    store, consumer, fingerprint, start_sample, clock=clock
+                )
         self._closed = False
         self._pending: deque[dict[str, Any]] = deque()
         self._cursor = self._first_cursor()
@@ -182,10 +198,12 @@ class StreamReader:
             raise ValueError("the reader is closed; nothing more can be read; open a new one")
         if self._cursor.ended:
             raise StopIteration
+        self._tell()
         if not self._pending:
             self._pending.extend(self._ahead.build(self._cursor, self._topology))
         if not self._pending:
             self._cursor.ended = True
+            self._tell()
             raise StopIteration
         batch = self._pending.popleft()
         cursor = self._cursor
@@ -299,6 +317,60 @@ class StreamReader:
         rest_of_step = self._microbatches_per_step - cursor.microbatch
         while len(self._pending) > rest_of_step:
             self._pending.pop()
+
+    # ----------------------------------------------------------------------------- retention
+
+    def acknowledge(self, state: Mapping[str, Any]) -> None:
+        """Say that a checkpoint with this state is durable: earlier samples may be deleted.
+
+        Call it on every rank once *that* checkpoint can be loaded, also one that is finished much
+        later than it was begun; only rank 0 writes. It moves one pin; what `pin` keeps stays.
+
+        Raises:
+            RecipeError: the reader was opened without `consumer`.
+            DriftError: the state belongs to another stream.
+            ResumeError: not a state of this version.
+        """
+        self._require_consumer("acknowledge")
+        sample = first_sample_of(state, self._manifest.fingerprint, self._start_sample)
+        if self._consumer_file is not None:
+            self._consumer_file.acknowledge(sample)
+
+    def pin(self, name: str, state: Mapping[str, Any]) -> None:
+        """Keep the samples from a saved state on, whatever is acknowledged later.
+
+        Raises:
+            RecipeError: the reader was opened without `consumer`, or the name is taken.
+            DriftError: the state belongs to another stream.
+            ResumeError: not a state of this version.
+        """
+        self._require_consumer("pin")
+        require(name != ACKNOWLEDGED, "name", "other than acknowledged", name, "use e.g. best")
+        require_text("name", name, "use e.g. best")
+        sample = first_sample_of(state, self._manifest.fingerprint, self._start_sample)
+        if self._consumer_file is not None:
+            self._consumer_file.pin(name, sample)
+
+    def unpin(self, name: str) -> None:
+        """Let go of what `pin` kept.
+
+        Raises:
+            RecipeError: the reader was opened without `consumer`, or there is no such pin.
+        """
+        self._require_consumer("unpin")
+        if self._consumer_file is not None:
+            self._consumer_file.unpin(name)
+
+    def _require_consumer(self, what: str) -> None:
+        if self._consumer is None:
+            raise RecipeError(
+                f"{what} must be called on a reader with a name, got consumer=None; nobody would "
+                "know whose samples to keep; open it with consumer='run-17'"
+            )
+
+    def _tell(self) -> None:
+        if self._consumer_file is not None:
+            self._consumer_file.tell(self._cursor.next_sample, finished=self._cursor.ended)
 
     # --------------------------------------------------------------------------------- reading
 

@@ -27,6 +27,7 @@ class Waiting:
         timeout: float | None,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
+        on_pause: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to wait.
 
@@ -35,8 +36,10 @@ class Waiting:
             timeout: seconds to wait in all, or None for ever.
             clock: seconds that never run backwards.
             sleep: pauses for a number of seconds.
+            on_pause: called before each pause.
         """
         self._who = who
+        self._on_pause = on_pause
         self._timeout = timeout
         self._clock = clock
         self._sleep = sleep
@@ -67,6 +70,7 @@ class Waiting:
             logger.warning("%s; is the pipeline running?", line)
             self._warn_at *= 2
         self._show(line)
+        self._on_pause()
         left = self._pause if self._timeout is None else self._timeout - waited
         self._sleep(max(0.0, min(self._pause, left)))
         self._pause = min(self._pause * 1.5, LONGEST_PAUSE_SECS)

@@ -256,7 +256,7 @@ def test_a_shard_that_comes_while_looking_for_later_ones_is_no_hole(
     plain = store.list
 
     def list_after_commits(self: Any, prefix: str) -> Any:
-        for shard in (0, 1):
+        for shard in (0, 1) if prefix.startswith("shards/") else ():
             write_shard(stream, 0, shard)
         return plain(self, prefix)
 
