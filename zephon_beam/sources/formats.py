@@ -4,7 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zephon_beam.catalog.chunks import Cut
-from zephon_beam.sources import avro, compressed_jsonl, jsonl, parquet, text_files, webdataset
+from zephon_beam.sources import (
+    arrow_ipc,
+    avro,
+    compressed_jsonl,
+    jsonl,
+    parquet,
+    text_files,
+    webdataset,
+)
 from zephon_beam.sources.compressed import split_ending
 from zephon_beam.sources.documents import Content, FileDocuments, Part
 from zephon_beam.sources.faults import RecordFaults
@@ -45,6 +53,13 @@ FORMATS = {
         check_field=parquet.check_field,
         read_row_groups=parquet.read_row_groups,
         endings=(".parquet", ".pq"),
+    ),
+    "arrow": SourceFormat(
+        cut=Cut.ROW_GROUPS,
+        read=arrow_ipc.read,
+        check_field=arrow_ipc.check_field,
+        read_row_groups=arrow_ipc.read_row_groups,
+        endings=(".arrow", ".arrows", ".feather", ".ipc"),
     ),
     "webdataset": SourceFormat(
         cut=Cut.SEQUENTIAL,
@@ -90,6 +105,5 @@ UNSUPPORTED_ENDINGS = {
     ".zst": "zstd -d",
     ".bz2": "bzip2 -d",
     ".xz": "xz -d",
-    ".arrow": "",
 }
 """Endings of formats that are not read, and what expands such a file; nothing for other formats."""
