@@ -9,7 +9,7 @@ from zephon_beam.channel import DatasetCounters
 from zephon_beam.errors import CorruptObjectError
 from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_end
 from zephon_beam.lane_state import decode_state, read_counters
-from zephon_beam.layout import shard_name, state_name
+from zephon_beam.layout import QUARANTINE_FOLDER, shard_name, state_name
 from zephon_beam.manifest import Manifest, read_manifest
 from zephon_beam.retained import first_retained_sample
 from zephon_beam.shard import decode_shard
@@ -33,7 +33,8 @@ def inspect_stream(uri: str) -> dict[str, Any]:
         committed shards; complete_samples: length of the gapless global prefix; tokens: without
         padding; padding_fraction: of all places in rows; finished: whether every lane has ended
         and all its shards exist; first_sample: from which on no shard was deleted; shards, bytes:
-        of committed shards that are kept; lane_samples: per lane;
+        of committed shards that are kept; lane_samples: per lane; quarantine: where the documents
+        that were set aside are listed, None if the samples lack none;
         datasets: {name: {weight, tokens, share, documents, truncated_tokens, dropped_tokens,
         quarantined}}, where share is that of all tokens.
 
@@ -56,6 +57,8 @@ def inspect_stream(uri: str) -> dict[str, Any]:
     samples = sum(lane.committed for lane in lanes)
     total = int(tokens.sum())
     places = samples * manifest.seq_len
+    datasets = _describe_datasets(manifest, tokens, _sum_counters(store, manifest, lanes))
+    is_quarantined = any(entry["quarantined"] for entry in datasets.values())
     return {
         "name": manifest.name,
         "fingerprint": manifest.fingerprint,
@@ -73,7 +76,8 @@ def inspect_stream(uri: str) -> dict[str, Any]:
         "shards": sum(lane.gapless - lane.first for lane in lanes),
         "bytes": size,
         "lane_samples": [lane.committed for lane in lanes],
-        "datasets": _describe_datasets(manifest, tokens, _sum_counters(store, manifest, lanes)),
+        "quarantine": f"{store.uri}/{QUARANTINE_FOLDER}".rstrip("/") if is_quarantined else None,
+        "datasets": datasets,
     }
 
 

@@ -46,6 +46,7 @@ def _write_text(found: dict[str, Any]) -> None:
             "tokens": f"{count(found['tokens'])}, padding: {percent(found['padding_fraction'])}",
             "shards": f"{count(found['shards'])}, {size(found['bytes'])}",
             "finished": "yes" if found["finished"] else "no",
+            **({"quarantine": found["quarantine"]} if found["quarantine"] else {}),
         }
     )
     write_line()

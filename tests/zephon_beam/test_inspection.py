@@ -56,6 +56,7 @@ def test_counts_equal_those_of_the_rows(tmp_path: Path) -> None:
     assert (web["documents"], code["documents"]) == (22, 22 + 3)
     assert (web["truncated_tokens"], web["dropped_tokens"]) == (3 * TRUNCATED, 3 * DROPPED)
     assert (web["quarantined"], code["quarantined"]) == (0, 3)
+    assert found["quarantine"] == f"{tmp_path}/quarantine"
     assert json.loads(json.dumps(found)) == found
 
 
@@ -103,6 +104,9 @@ def test_compressed_shards_count_the_same(tmp_path: Path) -> None:
     write_whole_stream(packed, [9, 7], compression="zstd")
     found = [inspect_stream(str(folder)) for folder in (plain, packed)]
     assert found[0].pop("bytes") != found[1].pop("bytes")
+    assert [entry.pop("quarantine") for entry in found] == [
+        f"{folder}/quarantine" for folder in (plain, packed)
+    ]
     assert found[0] == found[1]
 
 
