@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 _PRIVATE = range(0xF0000, 0xFFFFE)
@@ -124,6 +125,7 @@ def unmark(text: str, special: "re.Pattern[str]", marks: Marks) -> Unmarked:
     return Unmarked(text="".join(kept), foreign=tuple(foreign), learned=tuple(learned))
 
 
+@lru_cache(maxsize=16)
 def _escapes(character: str) -> tuple[str, str]:
     """Return how JSON in ASCII and Python's `repr`, which templates use, spell a character."""
     return json.dumps(character)[1:-1], ascii(character)[1:-1]
