@@ -49,6 +49,7 @@ _LOGGER = logging.getLogger(__name__)
 _UINT16_VOCABULARY = 65_536
 _OBJECT_FOLDERS = (
     "advances",
+    "base",
     "carry",
     "consumers",
     "end",

@@ -94,11 +94,11 @@ def complaint(capsys: Capture, words: list[str], status: int = 2) -> str:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "a command must be given, one of run, demo, inspect, verify; see zephon-beam --help"),
+        ([], "a command must be given, one of run, demo, inspect, gc, verify; see zephon-beam --help"),
         (["ispect", "s"], "got 'ispect'; did you mean 'inspect'?"),
         (
             ["xyz"],
-            "command must be one of run, demo, inspect, verify, got 'xyz'; see zephon-beam -",
+            "command must be one of run, demo, inspect, gc, verify, got 'xyz'; see zephon-beam -",
         ),
         (["--vershun"], "unrecognized arguments: --vershun"),
         (
@@ -188,6 +188,10 @@ def test_run_hands_over_limits_sizes_and_beam_options(
         "until_samples": 5,
         "until_tokens": None,
         "advance_bytes": 1 << 20,
+        "backend": "auto",
+        "follow": False,
+        "lookahead": None,
+        "retain": "all",
         "options": beam,
     }
     captured = capsys.readouterr()
