@@ -23,7 +23,7 @@ from zephon_beam.sources.formats import (
     can_expand,
     source_format,
 )
-from zephon_beam.sources.open_source import read_identity
+from zephon_beam.sources.open_source import joint_identity, read_identity
 
 _TEXT_FORMATS = ("jsonl", "text")
 _WILDCARD = re.compile(r"[*?[]")
@@ -47,7 +47,8 @@ class FileScan:
     size: int
     """Bytes."""
     identity: str
-    """Local files: BLAKE2b of the first and last 64 KiB and the size, in hexadecimal."""
+    """Local files: BLAKE2b of the first and last 64 KiB and the size, in hexadecimal; of formats
+    of two files, both."""
     row_groups: tuple[tuple[int, int], ...] = ()
     """(rows, expanded bytes) of each row group, for formats that have them."""
 
@@ -161,11 +162,13 @@ def scan_file(path: str, format: str) -> FileScan:
     Raises:
         SourceError: the file is missing, unreadable, or its footer is damaged.
     """
-    read_row_groups = FORMATS[format].read_row_groups
+    read_row_groups, companion = FORMATS[format].read_row_groups, FORMATS[format].companion
     try:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             identity = read_identity(file.fileno(), size)
+            if companion is not None:
+                identity = joint_identity(identity, _companion_identity(companion(path)))
             first_bytes = os.pread(file.fileno(), MAGIC_BYTES, 0)
     except OSError as error:
         if error.errno in _UNREADABLE:
@@ -174,6 +177,16 @@ def scan_file(path: str, format: str) -> FileScan:
     _refuse_other_compression(path, format, first_bytes)
     row_groups = read_row_groups(path) if read_row_groups is not None else ()
     return FileScan(path=path, size=size, identity=identity, row_groups=row_groups)
+
+
+def _companion_identity(path: str) -> str:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return read_identity(file.fileno(), os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            raise _unreadable(path, error) from error
+        raise
 
 
 def check_columns(format: str, path: str, content: Content) -> None:
@@ -185,10 +198,16 @@ def check_columns(format: str, path: str, content: Content) -> None:
         RecipeError: it has no such field, or the field holds no text; names those there are.
         SourceError: the file is missing, unreadable or damaged.
     """
+    entry = source_format(format, path)
+    if content.kind not in entry.kinds:
+        raise RecipeError(
+            f"{content.kind} must name a field of files that have some, got {content.field!r} and "
+            f"{path!r}, which is read as {format}; leave {content.kind} out, or correct `format`"
+        )
     try:
         with open(path, "rb", buffering=0) as file:
             _refuse_other_compression(path, format, file.read(MAGIC_BYTES))
-        source_format(format, path).check_field(path, content)
+        entry.check_field(path, content)
     except OSError as error:
         if error.errno in _UNREADABLE:
             raise _unreadable(path, error) from error

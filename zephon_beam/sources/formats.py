@@ -9,6 +9,7 @@ from zephon_beam.sources import (
     avro,
     compressed_jsonl,
     jsonl,
+    megatron,
     parquet,
     text_files,
     webdataset,
@@ -30,8 +31,12 @@ class SourceFormat:
     """Look for the documents' field in the file at a path; `RecipeError` without it."""
     read_row_groups: Callable[[str], tuple[tuple[int, int], ...]] | None = None
     """Return (rows, expanded bytes) of the row groups of the file at a path."""
+    companion: Callable[[str], str] | None = None
+    """Return the path of the file that belongs to the one at a path; for formats of two files."""
     endings: tuple[str, ...] = ()
     """Endings of file names, in lower case, by which `format: auto` knows the format."""
+    kinds: tuple[str, ...] = ("text", "messages", "tokens")
+    """What its documents may be, see `Content.kind`."""
     is_sniffed: bool = False
     """Whether a file that begins like one of a compression which its name does not say is wrong."""
 
@@ -61,11 +66,20 @@ FORMATS = {
         read_row_groups=arrow_ipc.read_row_groups,
         endings=(".arrow", ".arrows", ".feather", ".ipc"),
     ),
+    # Any file could be called `.bin`, so it must be declared.
+    "megatron": SourceFormat(
+        cut=Cut.RANGES,
+        read=megatron.read,
+        check_field=megatron.check_field,
+        companion=megatron.index_path,
+        kinds=("tokens",),
+    ),
     "webdataset": SourceFormat(
         cut=Cut.SEQUENTIAL,
         read=webdataset.read,
         check_field=webdataset.check_field,
         endings=(".tar",),
+        kinds=("text", "messages"),
         is_sniffed=True,
     ),
     # Any file could be text, so it must be declared.
@@ -73,6 +87,7 @@ FORMATS = {
         cut=Cut.RUNS,
         read=text_files.read,
         check_field=text_files.check_field,
+        kinds=("text",),
         is_sniffed=True,
     ),
 }

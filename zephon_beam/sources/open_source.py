@@ -11,6 +11,7 @@ from zephon_beam.catalog.identity import EDGE_BYTES, content_identity, edges_ide
 from zephon_beam.errors import DriftError, SourceError
 
 _NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_AND = "+"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,8 @@ class SourceFile:
     version: tuple[int, int]
     """Tells apart the contents that a path had at different times, for caches in this process."""
     descriptor: int
+    companion_identity: str = ""
+    """Identity of the file that belongs to this one, for formats of two files."""
 
     def read(self, start: int, length: int) -> bytes:
         """Read bytes [start, start + length).
@@ -80,16 +83,11 @@ def open_source(path: str, *, name: str, size: int, identity: str) -> Iterator[S
         DriftError: it has another size.
         OSError: it cannot be read now; trying again may help.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        if error.errno in _NOT_FOUND:
-            raise _missing(path, name) from error
-        raise
-    try:
+    with _opened(path, name) as descriptor:
         status = os.fstat(descriptor)
         if status.st_size != size:
             raise _drift(path, name, f"{size} bytes", str(status.st_size))
+        identity, _, companion_identity = identity.partition(_AND)
         yield SourceFile(
             path=path,
             name=name,
@@ -97,9 +95,55 @@ def open_source(path: str, *, name: str, size: int, identity: str) -> Iterator[S
             identity=identity,
             version=(status.st_mtime_ns, status.st_ino),
             descriptor=descriptor,
+            companion_identity=companion_identity,
         )
+
+
+@contextmanager
+def open_companion(source: SourceFile, path: str, name: str) -> Iterator[SourceFile]:
+    """Open the file that belongs to a source file and check its identity.
+
+    Args:
+        source: the open file, whose identity in the catalog covers both.
+        path: where the other one is.
+        name: what messages call it.
+
+    Raises:
+        SourceError: there is no such file.
+        DriftError: its start, its end or its size is not that of the catalog.
+        OSError: it cannot be read now; trying again may help.
+    """
+    with _opened(path, name) as descriptor:
+        status = os.fstat(descriptor)
+        companion = SourceFile(
+            path=path,
+            name=name,
+            size=status.st_size,
+            identity=source.companion_identity,
+            version=(status.st_mtime_ns, status.st_ino),
+            descriptor=descriptor,
+        )
+        companion.check_edges()
+        yield companion
+
+
+@contextmanager
+def _opened(path: str, name: str) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno in _NOT_FOUND:
+            raise _missing(path, name) from error
+        raise
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def joint_identity(identity: str, companion: str) -> str:
+    """Return the identity of two files that belong together."""
+    return f"{identity}{_AND}{companion}"
 
 
 def read_identity(descriptor: int, size: int) -> str:
