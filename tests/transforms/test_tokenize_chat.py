@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chat_folders import (
@@ -94,7 +95,7 @@ def run(
     bounds = found.offsets.tolist()
     return [
         (found.tokens[first:last].tolist(), found.loss_mask[first:last].tolist())
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True)
+        for first, last in pairwise(bounds)
     ]
 
 
@@ -214,6 +215,7 @@ def learned_places(messages: Sequence[Message], loss_on: str) -> list[int]:
 
 @pytest.mark.parametrize("loss_on", ["assistant", "last_assistant"])
 @pytest.mark.parametrize("name", ["chatml", "generation", "llama", "tools"])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_tokens_and_masks_equal_those_put_together_by_hand(
     folders: Path, name: str, loss_on: str, data: st.DataObject
@@ -325,6 +327,7 @@ def test_allow_special_lets_documents_write_control_tokens(folders: Path) -> Non
     assert tokens == TOKENIZER.encode(text, add_special_tokens=False).ids
 
 
+@settings(max_examples=40)
 @given(messages=messages_of)
 def test_with_all_every_label_counts(folders: Path, messages: list[Message]) -> None:
     """But the last token of a document has none."""
@@ -453,7 +456,7 @@ def test_a_forgetful_template_is_named_with_the_repair(folders: Path) -> None:
         {"role": "assistant", "content": "<think>c</think>d"},
     ]
     chat = make_tokenizer(folders / "forgetful")
-    with pytest.raises(BadRecordError, match="message 1 cannot be found.*endgeneration"):
+    with pytest.raises(BadRecordError, match=r"message 1 cannot be found.*endgeneration"):
         run(chat, messages)
     ((tokens, mask),) = run(
         make_tokenizer(folders / "forgetful", loss_on="last_assistant"), messages
@@ -489,7 +492,7 @@ def test_only_recipes_with_messages_need_a_template(tmp_path: Path) -> None:
     """And then the folder of the tokenizer must have one."""
     folder = write_folder(tmp_path, None)
     recipe = make_recipe(folder)
-    with pytest.raises(RecipeError, match="add the model's chat_template.jinja"):
+    with pytest.raises(RecipeError, match=r"add the model's chat_template\.jinja"):
         chat_code_versions(recipe)
     plain = Recipe(
         name="x",

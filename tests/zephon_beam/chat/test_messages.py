@@ -80,7 +80,7 @@ def test_what_is_no_conversation_is_refused_with_the_message_at_fault(
 @pytest.mark.parametrize("text", ["[{", "", "[" * 100_000])
 def test_text_that_is_no_json_is_a_fault_of_the_conversation(text: str) -> None:
     """Never a crash of the parser."""
-    with pytest.raises(BadRecordError, match="^conversation must be valid JSON"):
+    with pytest.raises(BadRecordError, match=r"^conversation must be valid JSON"):
         parse_conversation(text)
 
 

@@ -96,7 +96,9 @@ def test_a_header_that_no_prompt_asks_for_is_learned_too() -> None:
 def test_an_unstable_template_is_refused_with_the_repair() -> None:
     """Text behind the last message means that fewer messages are no prefix of more."""
     template = PlainTemplate(ending="<end>")
-    with pytest.raises(BadRecordError, match="message 1 cannot be found .*endgeneration") as raised:
+    with pytest.raises(
+        BadRecordError, match=r"message 1 cannot be found .*endgeneration"
+    ) as raised:
         learned(template, talk("u:Hi", "a:Yes", "u:Why"), "assistant")
     assert raised.value.reason == "template"
     said = PlainTemplate(ending="<end>", has_generation=True)
@@ -127,5 +129,5 @@ def test_only_the_turn_that_is_learned_must_be_found() -> None:
     marked = render_learned(template, messages, "last_assistant", MARKS)
     found = unmark(marked, NOTHING, MARKS)
     assert [found.text[first:last] for first, last in found.learned] == ["So!"]
-    with pytest.raises(BadRecordError, match="message 1 cannot be found"):
+    with pytest.raises(BadRecordError, match=r"message 1 cannot be found"):
         render_learned(template, messages, "assistant", MARKS)
