@@ -12,6 +12,8 @@ import yaml
 
 from pipelines.recipe_file import load_recipe
 from tests.verified_streams import write_whole_stream
+from zephon_beam.built_ins.filter_length import FilterLength
+from zephon_beam.built_ins.table import BUILT_INS
 from zephon_beam.errors import RecipeError
 from zephon_beam.reader import StreamReader
 from zephon_beam.reader.batches import DEFAULT_FIELDS, FIELDS
@@ -48,6 +50,8 @@ SECTIONS: dict[str, Any] = {
     "`holdout`": HoldoutRecipe,
     "`shard`": ShardRecipe,
 }
+OPTIONS: dict[str, Any] = {f"`{name}`": kind for name, kind in BUILT_INS.items()}
+"""Sections on what `with` may hold for a built-in transform."""
 REQUIRED: dict[Any, dict[str, Any]] = {
     Recipe: {
         "name": "x",
@@ -59,6 +63,7 @@ REQUIRED: dict[Any, dict[str, Any]] = {
     ScheduleEntry: {"weights": {"web": 1}},
     TransformRecipe: {"call": "a:b"},
     HoldoutRecipe: {"fraction": "0.1"},
+    FilterLength: {"min_characters": 1},
 }
 NEEDS: dict[tuple[Any, str], dict[str, Any]] = {
     (DatasetRecipe, "loss_mask"): {"tokens": "ids"},
@@ -83,7 +88,7 @@ def keys(heading: str) -> dict[str, list[str]]:
 def stated_fields() -> list[Any]:
     """Return each field that a table must state, with its cells."""
     found = []
-    for heading, kind in SECTIONS.items():
+    for heading, kind in {**SECTIONS, **OPTIONS}.items():
         table = keys(heading)
         for field in fields(kind):
             if f"`{field.name}`" not in SECTIONS:
@@ -123,7 +128,7 @@ def test_every_key_is_stated_with_its_default(kind: Any, field: Any, cells: Any)
 
 def test_no_key_is_stated_that_does_not_exist() -> None:
     """Every row of a table of keys is a field, and every section has its table."""
-    for heading, kind in SECTIONS.items():
+    for heading, kind in {**SECTIONS, **OPTIONS}.items():
         assert set(keys(heading)) <= {field.name.rstrip("_") for field in fields(kind)}
     sections = {field.name for field in fields(Recipe)} - set(keys("Top level"))
     assert {f"`{name}`" for name in sections} <= set(SECTIONS)
