@@ -119,7 +119,7 @@ def test_every_key_is_stated_with_its_default(kind: Any, field: Any, cells: Any)
     if bounds:
         low, high = (int(bound.replace(",", "")) for bound in bounds.groups())
         rule = f"an integer from {low} to {high}"
-        if field.name == "max_fraction":
+        if field.name in ("max_fraction", "rate"):
             rule = "must be"
         for value in (low - 1, high + 1):
             with pytest.raises(RecipeError, match=rule):
