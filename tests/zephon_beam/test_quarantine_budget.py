@@ -84,7 +84,7 @@ def run_until_error(
         for part in arrivals:
             if process.offer(part):
                 waiting[part.key] = encode_part(part)
-            if seed is not None and rng.random() < 0.3:
+            if seed is not None and rng.random() < 0.05:
                 for draft in process.take_shards():
                     found.append(draft_bytes(draft))  # noqa: PERF401 - an error keeps them
                 still = [waiting[key] for key in process.waiting()]
@@ -111,8 +111,7 @@ def noisy_source(seed: int, bad: float) -> Source:
     )
 
 
-@settings(max_examples=25)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), bad=st.sampled_from([0.0005, 0.01, 0.012, 0.05]))
 def test_a_lane_fails_at_the_same_place_whatever_arrives_when(seed: int, bad: float) -> None:
     """The shards before the error and the error itself are those of a run in order."""
