@@ -1,4 +1,4 @@
-"""Arrow columns: tokens are those of PyArrow whatever the list's type, and each fault has its row."""
+"""Arrow columns: tokens are those of PyArrow whatever the list's type; faults have their rows."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.data_sets import open_catalog, write_parquet
 from zephon_beam.catalog.scan import check_columns
-from zephon_beam.errors import BadRecordError, RecipeError
+from zephon_beam.errors import BadRecordError, RecipeError, SourceError
 from zephon_beam.sources.arrow_arrays import read_columns, resolve_columns
 from zephon_beam.sources.documents import Content, TokenLists
 from zephon_beam.sources.faults import RecordFaults
@@ -105,9 +105,8 @@ def test_rows_with_a_fault_come_out_empty_and_are_named(make: Any, first: int) -
         assert entry.reason == reason
         assert entry.locator == 10 + entry.place
         assert message in entry.message
-    with pytest.raises(
-        BadRecordError, match=rf"^f, row {10 + min(expected) - first}: field 'ids'|ids"
-    ):
+    row = 10 + min(expected) - first
+    with pytest.raises(BadRecordError, match=rf"^f, row {row}: "):
         read_columns([(array,)], IDS, RecordFaults(quarantine=False), file="f", first_row=10)
 
 
@@ -231,5 +230,5 @@ def test_columns_of_more_than_two_gib_are_read() -> None:
 def test_a_view_type_of_lists_is_refused() -> None:
     """PyArrow cannot convert it to the others in all versions that are supported."""
     schema = pa.schema([("ids", pa.list_view(pa.int32()))])
-    with pytest.raises(Exception, match="found values of type list_view"):
+    with pytest.raises(SourceError, match="found values of type list_view"):
         resolve_columns(schema, IDS, "f")
