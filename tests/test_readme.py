@@ -7,9 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pipelines.demo_corpus import TOKENIZER_FILE
 from pipelines.recipe_file import load_recipe
+from pipelines.run import run_stream
+from tests.stored_documents import stored_texts
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -64,13 +69,25 @@ def test_trainer_code_reads_the_demo_stream(demo: dict[str, Any]) -> None:
     assert checkpoint["data"]["microbatch"] == 4
 
 
-def test_recipe_is_accepted(tmp_path: Path) -> None:
-    """The recipe is complete and spelt right."""
-    (text,) = code_blocks("yaml")
-    path = tmp_path / "recipe.yaml"
-    path.write_text(text)
-    recipe = load_recipe(str(path))
+def test_the_recipe_and_the_function_make_a_stream(tmp_path: Path) -> None:
+    """Both run as they stand, over data of ours."""
+    (text,), (code,) = code_blocks("yaml"), code_blocks("py")
+    (tmp_path / "recipe.yaml").write_text(text)
+    (tmp_path / "clean.py").write_text(code)
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER_FILE.read_bytes())
+    for folder in ("data/web", "data/code"):
+        (tmp_path / folder).mkdir(parents=True)
+    lines = [json.dumps({"text": f"<p>number {number}</p>"}) + "\n" for number in range(400)]
+    (tmp_path / "data/web/a.jsonl").write_text("".join(lines))
+    pq.write_table(pa.table({"content": ["x = 1"] * 400}), tmp_path / "data/code/a.parquet")
+    recipe = load_recipe(str(tmp_path / "recipe.yaml"))
     assert recipe.dataset_names == ("web", "code")
+    once = text.replace("weight: 0.7", "weight: 0.7\n    passes: 1")
+    once = once.replace("weight: 0.3", "weight: 0.3, passes: 1")
+    (tmp_path / "once.yaml").write_text(once)
+    run_stream(tmp_path / "once.yaml", tmp_path / "stream")
+    found = stored_texts(tmp_path / "stream", TOKENIZER_FILE)
+    assert found == sorted(f" number {number} " for number in range(400))
 
 
 def test_paths_named_in_the_map_exist() -> None:

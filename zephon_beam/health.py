@@ -41,8 +41,9 @@ def refuse_empty_datasets(store: Store, manifest: Manifest, position: Position) 
             raise SourceError(
                 f"datasets.{frozen.name} must give at least one token in a pass, {reason} from "
                 f"{frozen.chunk_count} chunks; the mixture would lack it or wait for it for ever; "
-                "check its files, its field and packing.overlong (chat.overlong of conversations), "
-                "or give it weight 0, and run the recipe into a new place"
+                "check its files, its field, its transforms, holdout and packing.overlong "
+                "(chat.overlong of conversations), or give it weight 0, and run the recipe into a "
+                "new place"
             )
 
 
