@@ -4,6 +4,8 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.object_stores"]
+
 _slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=_slow)
 settings.register_profile(

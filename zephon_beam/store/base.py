@@ -6,6 +6,13 @@ from typing import Protocol
 from zephon_beam.checks import nearest
 from zephon_beam.errors import RecipeError
 
+REMOTE_SCHEMES = ("gs", "s3", "az")
+_OTHER_NAMES = {
+    **dict.fromkeys(("gcs", "gfs", "google"), "gs"),
+    **dict.fromkeys(("s3a", "s3n", "aws"), "s3"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "azure", "wasb", "wasbs"), "az"),
+}
+
 SameContent = Callable[[bytes, bytes], bool]
 """Says whether two encodings hold the same logical content, e.g. shards of another codec."""
 
@@ -55,18 +62,32 @@ class Store(Protocol):
 
 
 def open_store(uri: str) -> Store:
-    """Open the store at a URI or local path.
+    """Open the store at a URI or local path; nothing is read yet.
 
     Raises:
-        RecipeError: the scheme is not one that this version supports.
+        RecipeError: the scheme is not one that this version supports, the address is not well
+            formed, or the library for it is not installed.
     """
-    from zephon_beam.store.local import LocalStore
-
     scheme, separator, rest = uri.partition("://")
-    if not separator:
-        return LocalStore(uri)
-    if scheme == "file":
-        return LocalStore(rest)
-    hint = nearest(scheme, ["file"])
-    repair = f"did you mean {hint}://?" if hint else "use a local path or file://"
-    raise RecipeError(f"stream must be a local path or a file:// URI, got {uri!r}; {repair}")
+    if not separator or scheme == "file":
+        from zephon_beam.store.local import LocalStore
+
+        return LocalStore(rest if separator else uri)
+    if scheme in REMOTE_SCHEMES:
+        from zephon_beam.store.remote import open_remote_store
+
+        return open_remote_store(uri)
+    raise unknown_scheme("stream", uri)
+
+
+def unknown_scheme(field: str, uri: str) -> RecipeError:
+    """Word the error for an address of a kind that this version does not know."""
+    scheme = uri.partition("://")[0]
+    known = ("file", *REMOTE_SCHEMES)
+    hint = _OTHER_NAMES.get(scheme) or nearest(scheme, known)
+    repair = f"did you mean {hint}://?" if hint else "use one of these"
+    names = ", ".join(f"{name}://" for name in known)
+    return RecipeError(
+        f"{field} must be a local path or an address that begins with one of {names}, got "
+        f"{uri!r}; {repair}"
+    )

@@ -10,11 +10,11 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 from pathlib import Path
 
-from zephon_beam.errors import CorruptObjectError, DeterminismError, StoreError
+from zephon_beam.errors import StoreError
 from zephon_beam.store.base import SameContent
+from zephon_beam.store.rules import split_name, verify_equal
 
 _TEMPORARY = ".tmp-"
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
@@ -44,13 +44,13 @@ class LocalStore:
         path = self._path(name)
         with _told_by_path(path, "write"):
             if path.exists():
-                self._verify_equal(path, data, same)
+                verify_equal(str(path), path.read_bytes(), data, same)
                 return False
             _make_folder(path.parent)
             try:
                 _link_new(path, data)
             except FileExistsError:
-                self._verify_equal(path, data, same)
+                verify_equal(str(path), path.read_bytes(), data, same)
                 return False
             _sync_folder(path.parent)
             return True
@@ -114,24 +114,7 @@ class LocalStore:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        parts = name.split("/")
-        if not name or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"name must be a plain relative path, got {name!r}")
-        return self._root.joinpath(*parts)
-
-    def _verify_equal(self, path: Path, data: bytes, same: SameContent | None) -> None:
-        stored = path.read_bytes()
-        try:
-            if stored == data or (same is not None and same(stored, data)):
-                return
-        except CorruptObjectError as error:
-            raise CorruptObjectError(f"{path}: {error}") from error
-        found, computed = (blake2b(side, digest_size=16).hexdigest() for side in (stored, data))
-        raise DeterminismError(
-            f"{path} exists with other content: stored {found}, computed {computed}; the same "
-            "recipe and sources must give the same bytes, so one of the two runs is wrong; keep "
-            "both for comparison and rebuild the stream in a new place"
-        )
+        return self._root.joinpath(*split_name(name))
 
 
 @contextmanager

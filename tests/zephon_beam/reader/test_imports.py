@@ -10,6 +10,7 @@ FORBIDDEN = (
     "tokenizers",
     "torch",
     "google",
+    "obstore",
     "fastavro",
     "tqdm",
     "transforms",
