@@ -61,6 +61,8 @@ def _parse(data: bytes, origin: str) -> Any:
         raise RecipeError(f"{origin}: recipe must be YAML; {reason}") from error
 
 
+_NUMBER = object()
+"""Style of a node that is a float."""
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 
 
@@ -114,15 +116,12 @@ def _tag_decimals(node: Any) -> None:
     """Let plain decimals below a node be numbers: what `with` holds is for a user's function."""
     if isinstance(node, yaml.ScalarNode):
         if node.style is None and _DECIMAL.fullmatch(node.value):
-            node.tag = f"{_PLAIN}float"
+            # Not by a tag: whoever writes one is refused.
+            node.style = _NUMBER
         return
     for child in node.value:
         for inner in child if isinstance(child, tuple) else (child,):
             _tag_decimals(inner)
-
-
-def _construct_decimal(loader: _StrictLoader, node: Any) -> float:
-    return float(_construct_text(loader, node))
 
 
 def _construct_sequence(loader: _StrictLoader, node: Any) -> list[Any]:
@@ -131,6 +130,11 @@ def _construct_sequence(loader: _StrictLoader, node: Any) -> list[Any]:
 
 def _construct_text(loader: _StrictLoader, node: Any) -> str:
     return str(loader.construct_scalar(node))
+
+
+def _construct_text_or_float(loader: _StrictLoader, node: Any) -> str | float:
+    text = _construct_text(loader, node)
+    return float(text) if node.style is _NUMBER else text
 
 
 def _construct_integer(loader: _StrictLoader, node: Any) -> int:
@@ -165,8 +169,7 @@ for _kind, _constructor in (
     ("null", _construct_null),
     ("bool", _construct_boolean),
     ("int", _construct_integer),
-    ("float", _construct_decimal),
-    ("str", _construct_text),
+    ("str", _construct_text_or_float),
     ("seq", _construct_sequence),
     ("map", _construct_mapping),
 ):

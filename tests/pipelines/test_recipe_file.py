@@ -240,6 +240,30 @@ def test_what_is_no_recipe_file_is_refused(tmp_path: Path, text: str | bytes, me
     refused(path, f"{path}{message}")
 
 
+def test_what_a_function_is_given_holds_floats(tmp_path: Path) -> None:
+    """Below `with` a plain decimal is a number; what is in quotes stays text, and so do words."""
+    given = "a: 0.5, b: [1e-3, .5, -2., +1.5E2, 3], c: {d: '0.5', e: 1.2.3, f: e5, g: .}, h: 1_0.5"
+    calls = f"[{{call: 'm:f', with: {{{given}}}, version: '1.5'}}]"
+    text = SHORT.replace("weight: 1", f"weight: 0.5, transforms: {calls}")
+    assert text != SHORT
+    (transform,) = load_recipe(write(tmp_path, text)).datasets["web"].transforms
+    assert transform.with_ == {
+        "a": 0.5,
+        "b": [0.001, 0.5, -2.0, 150.0, 3],
+        "c": {"d": "0.5", "e": "1.2.3", "f": "e5", "g": "."},
+        "h": "1_0.5",
+    }
+    assert load_recipe(write(tmp_path, text)).datasets["web"].weight == "0.5"
+
+
+def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    """Instead of following it for ever."""
+    calls = "[{call: 'm:f', with: {a: &x [*x]}}]"
+    text = SHORT.replace("weight: 1", f"transforms: {calls}")
+    with pytest.raises(RecipeError):
+        load_recipe(write(tmp_path, text))
+
+
 @pytest.mark.parametrize("value", ["!!python/object/apply:os.getcwd []", "!!float 0.7", "!x y"])
 def test_tags_are_refused(tmp_path: Path, value: str) -> None:
     """A recipe can neither run code nor smuggle in a float."""
