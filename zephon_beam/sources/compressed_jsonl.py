@@ -19,6 +19,7 @@ from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.jsonl import CHECKED_BYTES, check_lines, parse_lines
 from zephon_beam.sources.open_readers import OpenReaders
 from zephon_beam.sources.open_source import SourceFile, open_source
+from zephon_beam.sources.token_lists import with_empty_list
 
 
 def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
@@ -36,7 +37,7 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
     data, offset = reader.take(start, stop)
     where = f"part {part.part} of chunk {part.chunk.chunk}"
     found = parse_lines(data, offset, part.content, faults, file=source.name, where=where)
-    texts, locators = found.texts, found.locators
+    texts, locators, tokens = found.texts, found.locators, found.tokens
     if not reader.ended:
         _readers.keep(place, reader)
     elif reader.damage is not None and reader.damaged_line >= 0:
@@ -44,9 +45,11 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
         faults.report(error, len(texts))
         texts.append("")
         locators = np.append(locators, reader.damaged_line)
+        tokens = with_empty_list(tokens)
     return FileDocuments(
         texts=texts,
         locators=locators,
+        tokens=tokens,
         source_bytes=max(0, reader.end - start) if reader.ended else part.part_bytes,
         last=reader.ended,
     )

@@ -109,5 +109,13 @@ def concatenate_lists(lists: Sequence[TokenLists]) -> TokenLists:
     )
 
 
+def with_empty_list(lists: TokenLists | None) -> TokenLists | None:
+    """Return lists with an empty document behind them; of what holds no tokens, None."""
+    if lists is None:
+        return None
+    offsets = np.append(lists.offsets, lists.offsets[-1])
+    return TokenLists(tokens=lists.tokens, offsets=offsets, learned=lists.learned)
+
+
 def _mixed(value: list[object]) -> bool:
     return not set(map(type, value)) <= {int}
