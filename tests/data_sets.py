@@ -1,6 +1,12 @@
 """Small data sets on disk, their catalogs, and everything that is read from them."""
 
-from collections.abc import Iterator
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +19,38 @@ from zephon_beam.sources.read_part import read_part
 
 Found = tuple[str, int, str]
 """(file name, locator, text) of one document."""
+
+
+def _zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": _zstd,
+}
+"""What compresses a file of each ending."""
+
+
+def tar_archive(members: Mapping[str, bytes], format: int = tarfile.PAX_FORMAT) -> bytes:
+    """Return a tar archive of files, in this order."""
+    return tar_entries(list(members.items()), format)
+
+
+def tar_entries(members: list[tuple[str, bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:
+    """Return a tar archive of files, of which names may repeat."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
+        for name, body in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
+    return buffer.getvalue()
 
 
 def write_files(folder: Path, contents: dict[str, bytes]) -> None:
@@ -43,12 +81,15 @@ def parts(catalog: Catalog, root: str, text_field: str = "text") -> Iterator[Doc
     """Read every part of every chunk in order and check what each says of itself."""
     for chunk in range(catalog.chunk_count):
         part_count = catalog.part_count(chunk)
-        for part in range(part_count):
+        for part in count():
             documents = read_part(catalog, root, chunk, part, content=Content(field=text_field))
-            assert documents.last == (part == part_count - 1)
-            assert documents.source_bytes == catalog.part_source_bytes(chunk, part)
+            if part_count is not None:
+                assert documents.last == (part == part_count - 1)
+                assert documents.source_bytes == catalog.part_source_bytes(chunk, part)
             assert len(documents.texts) == len(documents.files) == len(documents.locators)
             yield documents
+            if documents.last:
+                break
 
 
 def read_all(catalog: Catalog, root: str, text_field: str = "text") -> list[Found]:
