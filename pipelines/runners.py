@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
     StandardOptions,
 )
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
@@ -54,6 +54,7 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         with (
             _chosen_runner(options) as runner,
             _told_once(),
+            _no_timed_flushes(),
             _watched_workers(),
             _cancelled_if_left() as started,
             beam.Pipeline(runner=runner, options=options) as built,
@@ -119,6 +120,22 @@ def _has_ended(result: PipelineResult) -> bool:
         return bool(PipelineState.is_terminal(result.state))
     except grpc.RpcError:
         return True
+
+
+@contextmanager
+def _no_timed_flushes() -> Iterator[None]:
+    """Keep the in-process engine from losing elements between its workers.
+
+    Beam 2.77 flushes its streams every second from a thread of its own, which takes the bytes and
+    then empties the stream: what a worker writes in between is gone. Without the clock a stream is
+    flushed by its writer, when it is large and at its end.
+    """
+    limit = worker_handlers.DATA_BUFFER_TIME_LIMIT_MS
+    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
+    try:
+        yield
+    finally:
+        worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = limit
 
 
 class _ToldOnce(logging.Filter):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
+from apache_beam.runners.worker import data_plane
 
 from pipelines.options import parse_beam_options
 from pipelines.runners import running_pipeline
@@ -78,3 +79,20 @@ def test_the_default_runner_is_the_in_process_engine() -> None:
     """No other runner is tried, nothing is downloaded; `direct` is its name for users."""
     for flags in ([], ["--runner=direct"]):
         assert parse_beam_options(flags).get_all_options()["runner"] == "FnApiRunner"
+
+
+def test_no_stream_of_the_engine_is_flushed_by_a_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beam's timed flush drops what is written while it runs, so that no stream may have one."""
+    made: list[str] = []
+    untimed = data_plane.SizeBasedBufferingClosableOutputStream.__init__
+
+    def note(stream: object, *args: object, **options: object) -> None:
+        made.append(type(stream).__name__)
+        untimed(stream, *args, **options)
+
+    monkeypatch.setattr(data_plane.SizeBasedBufferingClosableOutputStream, "__init__", note)
+    threads = ["--direct_running_mode=multi_threading", "--direct_num_workers=2"]
+    run(tmp_path, parse_beam_options(threads))
+    assert set(made) == {"SizeBasedBufferingClosableOutputStream"}
