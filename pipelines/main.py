@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "sum up a stream: samples, tokens, padding, shares",
     "gc": "delete the shards that no trainer's checkpoint needs",
     "verify": "find every fault of a stream and print its digest",
+    "selftest": "compute one stream with several engines and compare them",
 }
 
 _BEAM_LOOK_ALIKES = ("--streaming",)

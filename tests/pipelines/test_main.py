@@ -94,11 +94,14 @@ def complaint(capsys: Capture, words: list[str], status: int = 2) -> str:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "a command must be given, one of run, demo, inspect, gc, verify; see zephon-beam --help"),
+        (
+            [],
+            "a command must be given, one of run, demo, inspect, gc, verify, selftest; see zephon-",
+        ),
         (["ispect", "s"], "got 'ispect'; did you mean 'inspect'?"),
         (
             ["xyz"],
-            "command must be one of run, demo, inspect, gc, verify, got 'xyz'; see zephon-beam -",
+            "command must be one of run, demo, inspect, gc, verify, selftest, got 'xyz'; see ",
         ),
         (["--vershun"], "unrecognized arguments: --vershun"),
         (
