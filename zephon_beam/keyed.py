@@ -14,6 +14,7 @@ Field = int | str | bytes
 
 _ROUNDS = 6
 _MAX_DOMAIN = 1 << 62
+_MAX_TABLE = 1 << 20
 _WORD = (1 << 64) - 1
 
 
@@ -111,7 +112,17 @@ class Permutation:
 
     def all(self) -> npt.NDArray[np.int64]:
         """Return the values at all places in order, int64[size]."""
-        return self.take(np.arange(self.size, dtype=np.uint64))
+        domain = 1 << (2 * self._half)
+        if domain > _MAX_TABLE:
+            return self.take(np.arange(self.size, dtype=np.uint64))
+        # One step from every number of the domain; walking is then looking up.
+        steps = self._rounds(np.arange(domain, dtype=np.uint64)).astype(np.int64)
+        values = steps[: self.size].copy()
+        outside = np.flatnonzero(values >= self.size)
+        while len(outside):
+            values[outside] = steps[values[outside]]
+            outside = outside[values[outside] >= self.size]
+        return values
 
     def take(self, places: Sequence[int] | npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the values at many places, int64[len(places)]; places must be in [0, size)."""

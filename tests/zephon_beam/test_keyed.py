@@ -20,9 +20,11 @@ FIELDS = st.lists(FIELD, max_size=4)
 @example(4096, 1)
 @example(4097, 1)
 def test_a_permutation_is_a_bijection(size: int, seed: int) -> None:
-    """Every value in [0, size) exactly once."""
-    values = Permutation(size, seed).all()
+    """Every value in [0, size) exactly once, and all at once as one by one."""
+    permutation = Permutation(size, seed)
+    values = permutation.all()
     assert values.dtype == np.int64
+    assert values.tolist() == permutation.take(np.arange(size, dtype=np.uint64)).tolist()
     assert sorted(values.tolist()) == list(range(size))
 
 
