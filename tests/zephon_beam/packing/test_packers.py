@@ -81,6 +81,35 @@ def test_first_fit_takes_the_oldest_bin_that_fits() -> None:
     assert [row.space for row in packer.bins()] == [1, 3]
 
 
+def test_first_fit_closes_the_fullest_bin_when_none_fits() -> None:
+    """Not the oldest one: of spaces 3 and 2 the 2 is closed, and of equals the oldest."""
+    packs = Packs(8)
+    packer = FirstFit(packs, 2)
+    add_all(packer, [5, 6, 7])
+    assert [spans(pack) for pack in packs.closed] == [[(1, 0, 6)]]
+    packs = Packs(8)
+    add_all(FirstFit(packs, 2), [5, 5, 7])
+    assert [spans(pack) for pack in packs.closed] == [[(0, 0, 5)]]
+
+
+@pytest.mark.parametrize("method", ["best_fit", "first_fit", "best_fit_split", "concat"])
+def test_a_piece_takes_up_its_length_rounded_up_to_the_multiple(method: str) -> None:
+    """With multiple 4, pieces of 3 and 5 tokens fill 12 places, and a cut falls on a multiple."""
+    packs = Packs(12, 4)
+    packer: Packer = {
+        "best_fit": BestFit(packs, 2, split=False),
+        "best_fit_split": BestFit(packs, 1, split=True),
+        "first_fit": FirstFit(packs, 2),
+        "concat": Concat(packs),
+    }[method]
+    add_all(packer, [3, 5])
+    assert [spans(pack) for pack in packs.closed] == [[(0, 0, 3), (1, 0, 5)]]
+    add_all(packer, [3, 11])
+    rows = [spans(pack) for pack in packs.closed[1:]]
+    is_cut = method in ("concat", "best_fit_split")
+    assert rows == ([[(0, 0, 3), (1, 0, 8)]] if is_cut else [[(1, 0, 11)]])
+
+
 def test_concat_cuts_wherever_a_row_ends() -> None:
     """Rows are full and pieces go on in the next one."""
     packs = Packs(4)
