@@ -4,7 +4,9 @@ import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
@@ -46,17 +48,9 @@ class ChatEncoder:
         Raises:
             RecipeError: not a tokenizer file.
         """
-        try:
-            json.loads(content)
-            self._backend = Backend.from_buffer(content)
-        except Exception as error:
-            raise RecipeError(
-                f"tokenizer.path must be a Hugging Face tokenizer.json when a data set has "
-                f"messages, got {name!r}: {error}; name the folder that the model came in"
-            ) from error
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        added = self._backend.get_added_tokens_decoder()
+        self._content = content
+        self._name = name
+        added = _build(content, name, True).get_added_tokens_decoder()
         special = {number: token.content for number, token in added.items() if token.special}
         self._is_special = np.zeros(max(special, default=-1) + 2, bool)
         self._is_special[list(special)] = True
@@ -91,8 +85,8 @@ class ChatEncoder:
         self, texts: list[str], *, special: bool
     ) -> list[tuple["array[int]", "array[int]"]]:
         """Return ids and (start, end) of each token, of every text."""
-        self._backend.encode_special_tokens = not special
-        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        backend = _build(self._content, self._name, special)
+        encodings = backend.encode_batch(texts, add_special_tokens=False)
         return [
             (array("I", encoding.ids), array("I", chain.from_iterable(encoding.offsets)))
             for encoding in encodings
@@ -126,3 +120,20 @@ class ChatEncoder:
                 new_ids.append(ids[right])
                 new_edges += edges[2 * right : 2 * right + 2]
         return new_ids, new_edges
+
+
+@lru_cache(maxsize=4)
+def _build(content: bytes, name: str, special: bool) -> Any:
+    """Build each backend once in a process; it is never changed, for threads share it."""
+    try:
+        json.loads(content)
+        backend = Backend.from_buffer(content)
+    except Exception as error:
+        raise RecipeError(
+            f"tokenizer.path must be a Hugging Face tokenizer.json when a data set has messages, "
+            f"got {name!r}: {error}; name the folder that the model came in"
+        ) from error
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = not special
+    return backend
