@@ -195,7 +195,8 @@ def test_parts_of_a_row_group_hold_their_tokens_and_masks(tmp_path: Path) -> Non
 def test_conversations_are_given_as_json(tmp_path: Path) -> None:
     """Lists of structs in the order of their fields; what is no list is a fault of its row."""
     talk = [{"role": "user", "content": "größe?"}, {"role": "assistant", "content": None}]
-    write_parquet(tmp_path / "a.parquet", {"chat": [talk, None, []]})
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    write_parquet(tmp_path / "a.parquet", {"chat": pa.array([talk, None, []], pa.list_(message))})
     content = Content(field="chat", kind="messages")
     check_columns("parquet", str(tmp_path / "a.parquet"), content)
     catalog, root = open_catalog(tmp_path, "parquet", chunk_bytes=1 << 20)
