@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from zephon_beam.keyed import keyed_ints
+from zephon_beam.keyed import keyed_bound, keyed_ints
 from zephon_beam.recipe import HoldoutRecipe
 from zephon_beam.sources.documents import Documents, take_documents
 
@@ -39,8 +39,7 @@ def held_out(
     documents: Documents, holdout: HoldoutRecipe, *, dataset: str, file_name: Callable[[int], str]
 ) -> npt.NDArray[np.bool_]:
     """Say which documents are held out, bool[documents]."""
-    # The smallest integer that is not below fraction · 2^64, so that the comparison is exact.
-    bound = -(-(Fraction(holdout.fraction) * 2**64) // 1)
+    bound = keyed_bound(Fraction(holdout.fraction))
     found = np.zeros(len(documents), bool)
     files = documents.files.astype(np.int64)
     starts = np.flatnonzero(np.diff(files, prepend=-1))

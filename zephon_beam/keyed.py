@@ -5,6 +5,7 @@ generators are used for order: their streams may change between versions.
 """
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from hashlib import blake2b
 
 import numpy as np
@@ -60,6 +61,14 @@ def keyed_ints(fields: Sequence[Field], last: Iterable[int]) -> list[int]:
         int.from_bytes(blake2b(start + _encode_field(number), digest_size=8).digest(), "little")
         for number in last
     ]
+
+
+def keyed_bound(fraction: Fraction) -> int:
+    """Return the bound below which `keyed_int` is for this fraction of all keys, exactly.
+
+    For integers, `number < fraction · 2^64` and `number < ceil(fraction · 2^64)` are the same.
+    """
+    return -(-(fraction * 2**64) // 1)
 
 
 class Permutation:

@@ -1,5 +1,6 @@
 """Keyed hashing and permutations: bijections, pinned, and well mixed."""
 
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zephon_beam.keyed import Field, Permutation, keyed_digest, keyed_int, keyed_ints
+from zephon_beam.keyed import Field, Permutation, keyed_bound, keyed_digest, keyed_int, keyed_ints
 
 FIELD = st.one_of(st.integers(), st.text(max_size=4), st.binary(max_size=4))
 FIELDS = st.lists(FIELD, max_size=4)
@@ -158,3 +159,17 @@ def test_fields_of_other_types_are_refused(field: object) -> None:
 def test_many_numbers_hash_as_each_alone(fields: list[Field], last: list[int]) -> None:
     """The faster way gives the same integers."""
     assert keyed_ints(fields, last) == [keyed_int(*fields, number) for number in last]
+
+
+@given(st.fractions(0, 1), st.integers(-2, 2))
+def test_a_bound_takes_exactly_the_keys_below_a_fraction(fraction: Fraction, step: int) -> None:
+    """At and around the bound itself, in integers."""
+    bound = keyed_bound(fraction)
+    number = bound + step
+    assert (number < bound) == (number < fraction * 2**64)
+    assert [keyed_bound(Fraction(text)) for text in ("0", "0.5", "0.1", "1")] == [
+        0,
+        1 << 63,
+        1844674407370955162,
+        1 << 64,
+    ]

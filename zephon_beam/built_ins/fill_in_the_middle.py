@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from zephon_beam.built_ins.base import SPANS
 from zephon_beam.checks import require, require_choice, require_text
-from zephon_beam.keyed import keyed_digest
+from zephon_beam.keyed import keyed_bound, keyed_digest
 from zephon_beam.weights import parse_weight
 
 Piece = tuple[str, bool]
@@ -18,8 +18,7 @@ _MODES = ("psm", "spm", "mixed")
 
 @lru_cache
 def _bound(rate: str | float) -> int:
-    """Return the number of 64-bit integers below rate · 2^64, which is exact."""
-    return -(-(Fraction(parse_weight("rate", rate)) * 2**64) // 1)
+    return keyed_bound(Fraction(parse_weight("rate", rate)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

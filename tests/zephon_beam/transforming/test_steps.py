@@ -51,6 +51,10 @@ CODE = '''
     def decorated(document):
         return document
 
+    @functools.lru_cache
+    def cached(document):
+        return document
+
     hidden = bare(shout)
     partial = functools.partial(shout, mark="?")
 
@@ -229,12 +233,12 @@ def test_a_function_that_was_used_has_the_same_version(folder: Path) -> None:
 
 def test_a_decorated_function_is_known_by_its_own_source(folder: Path) -> None:
     """With its decorators, if they say what they wrap."""
+    assert load("cleaning:cached").code_version.startswith("source:")
     before = load("cleaning:decorated").code_version
     make_importable([])
-    write(
-        folder / "cleaning.py",
-        CODE.replace("return document\n\n    hidden", "return ''\n\n    hidden"),
-    )
+    changed = CODE.replace("decorated(document):\n", "decorated(document):\n        # Changed.\n")
+    assert changed != CODE
+    write(folder / "cleaning.py", changed)
     make_importable([str(folder)])
     assert load("cleaning:decorated").code_version != before
 
