@@ -78,6 +78,7 @@ class Oracle:
         self.seq_len: int = raw["seq_len"]
         self.lanes: int = raw["lanes"]
         self.pad: int = raw["tokenizer"].get("pad", 0)
+        self.multiple: int = raw.get("packing", {}).get("segment_multiple", 1)
         self.files: list[list[str]] = []
         self.tokens: dict[Document, list[int]] = {}
         tokenizer = str((folder / raw["tokenizer"]["path"]).resolve())
@@ -116,7 +117,10 @@ class Oracle:
         segments = list(_segments(row, lane, index))
         assert segments
         for start, segment in segments:
-            assert start == end, segment.place
+            following = -(-end // self.multiple) * self.multiple
+            assert start == following, segment.place
+            assert tokens[end:start] == [self.pad] * (start - end), segment.place
+            account.padding += start - end
             end = start + len(segment.tokens)
             self._check_segment(segment)
             valid += len(segment.tokens) - (segment.following < 0)

@@ -60,7 +60,7 @@ def check_rows(
     yield from _check_mask(samples, manifest)
     yield from _check_sources(samples, manifest)
     yield from _check_files(samples, file_counts)
-    faults = list(_check_segments(samples))
+    faults = [*_check_segments(samples), *_check_starts(samples, manifest)]
     yield from faults
     if not faults:
         yield from _check_padding(samples, manifest.pad_id)
@@ -137,6 +137,19 @@ def _check_segments(samples: Samples) -> Iterator[str]:
                 f"row {_row_of(samples, segment)}: segment {what}: start {int(starts[segment])}, "
                 f"length {int(lengths[segment])}, row of {samples.tokens.shape[1]} tokens"
             )
+
+
+def _check_starts(samples: Samples, manifest: Manifest) -> Iterator[str]:
+    """Check that segments start where the recipe's `packing.segment_multiple` lets them."""
+    multiple = manifest.recipe.get("packing", {}).get("segment_multiple", 1)
+    starts = samples.segments["segment_starts"]
+    wrong = starts % multiple != 0
+    if bool(wrong.any()):
+        segment = int(np.flatnonzero(wrong)[0])
+        yield (
+            f"row {_row_of(samples, segment)}: segment_starts: expected multiples of {multiple}, "
+            f"found {int(starts[segment])}"
+        )
 
 
 def _check_padding(samples: Samples, pad_id: int) -> Iterator[str]:

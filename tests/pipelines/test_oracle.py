@@ -30,6 +30,7 @@ OFTEN_SAVED = {"advance_bytes": 256 * 1024, "drain_bytes": 64 * 1024}
         ),
         pytest.param([(BINS, "method: first_fit, overlong: truncate")], id="first_fit, truncate"),
         pytest.param([(BINS, "overlong: drop")], id="best_fit, drop"),
+        pytest.param([(BINS, "method: concat, segment_multiple: 16")], id="concat, segments apart"),
     ],
 )
 def test_each_pass_delivers_every_document_once(
@@ -80,8 +81,10 @@ def check_policies(oracle: Oracle, account: Account) -> None:
         if packing.get("within") == "dataset":
             assert len({segment.document[0] for segment in row}) == 1
     if packing.get("method") == "concat":
-        # Only the last row of each data set of each lane may have a rest.
-        assert account.padding <= oracle.lanes * len(oracle.names) * oracle.seq_len
+        # Only the last row of each data set of each lane may have a rest, and of segments that
+        # are padded apart only the last one of a document.
+        ends = (oracle.multiple - 1) * PASSES * len(oracle.tokens)
+        assert account.padding <= oracle.lanes * len(oracle.names) * oracle.seq_len + ends
 
 
 def test_awkward_documents_are_followed_too(tmp_path: Path) -> None:
