@@ -1,5 +1,6 @@
 """Supply: guesses that always make progress, end, and never change what a lane makes."""
 
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ from zephon_beam.chunk_order import ChunkOrder
 from zephon_beam.lane import LaneProcess
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.mixing import MixingPhase, integer_weights
+from zephon_beam.plan import SupplyEntry
 from zephon_beam.sequences import PartKey, SequencePart
 from zephon_beam.supply import LaneHead, SupplyPlanner
 
@@ -32,9 +34,20 @@ class World:
         passes: int | None,
         weights: list[int],
         interleave: int,
+        stored_bytes: list[int] | None = None,
     ) -> None:
-        """Make a data set of row groups, by rows, for each list."""
+        """Make a data set for each list: of row groups, by rows.
+
+        With `stored_bytes`, of compressed files of that size instead; a list says how many parts
+        they really have.
+        """
         self.catalogs = [_catalog(place, rows) for place, rows in enumerate(row_groups)]
+        self.real_parts = row_groups if stored_bytes is not None else None
+        if stored_bytes is not None:
+            self.catalogs = [
+                _compressed_catalog(place, [stored_bytes[i % len(stored_bytes)] for i in parts])
+                for place, parts in enumerate(row_groups)
+            ]
         self.orders = [
             ChunkOrder(
                 seed=1,
@@ -56,9 +69,12 @@ class World:
         pass_number, chunk = position
         catalog = self.catalogs[key.dataset]
         parts = catalog.part_count(chunk)
-        assert key.part < parts
         row = catalog.chunk(chunk)
         rows = min(catalog.part_rows, row.stop - row.start - key.part * catalog.part_rows)
+        if self.real_parts is not None:
+            parts, rows = self.real_parts[key.dataset][chunk], 3
+        assert parts is not None
+        assert key.part < parts
         lengths = [5 + (chunk * 7 + key.part * 5 + r * 3) % 50 for r in range(rows)]
         offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         return SequencePart(
@@ -85,11 +101,7 @@ class World:
                 head = heads[plan.lane]
                 process = LaneProcess(self.config, plan.lane, head.state)
                 keys = [part.key for part in head.waiting]
-                new = [
-                    PartKey(dataset=entry.dataset, number=entry.number, part=part)
-                    for entry in plan.supply
-                    for part in range(entry.first_part, entry.first_part + entry.part_count)
-                ]
+                new = [key for entry in plan.supply for key in self.read(plan.lane, entry)]
                 assert len(set(keys + new)) == len(keys) + len(new)
                 supplied += len(new)
                 for key in keys + new:
@@ -99,10 +111,22 @@ class World:
                 heads[plan.lane] = _head(self, plan.lane, process, advances)
         return drafts, advances, supplied
 
+    def read(self, lane: int, entry: SupplyEntry) -> Iterator[PartKey]:
+        """Yield the parts of an entry that there are; it may end early, but never give none."""
+        for part in range(entry.first_part, entry.first_part + entry.part_count):
+            key = PartKey(dataset=entry.dataset, number=entry.number, part=part)
+            yield key
+            if self.part(lane, key).last:
+                return
+
 
 def _head(world: World, lane: int, process: LaneProcess, number: int) -> LaneHead:
     waiting = tuple(
-        WaitingPart(key=key, last=False, source_bytes=world.part(lane, key).source_bytes)
+        WaitingPart(
+            key=key,
+            last=world.part(lane, key).last,
+            source_bytes=world.part(lane, key).source_bytes,
+        )
         for key in process.waiting()
     )
     return LaneHead(
@@ -122,6 +146,15 @@ def _catalog(place: int, rows: list[int]) -> Catalog:
         path=f"/d/{place}.parquet", size=sum(rows) * 90, identity="x", row_groups=groups
     )
     data = build_catalog(f"d{place}", "parquet", "/d", [scan], chunk_bytes=1000)
+    return Catalog.from_buffer(data, "catalog")
+
+
+def _compressed_catalog(place: int, sizes: list[int]) -> Catalog:
+    scans = [
+        FileScan(path=f"/d/{place}-{number:03d}.jsonl.gz", size=size, identity="x")
+        for number, size in enumerate(sizes)
+    ]
+    data = build_catalog(f"d{place}", "jsonl", "/d", scans, chunk_bytes=1000)
     return Catalog.from_buffer(data, "catalog")
 
 
@@ -182,6 +215,50 @@ def test_any_advance_size_ends_with_the_same_stream(
         assert [len(lane) for lane in drafts] == [len(lane) for lane in reference]
     else:
         assert all(count * SHARD >= 40 // LANES for count in common)
+
+
+part_counts = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=8), min_size=1, max_size=2)
+
+
+@settings(max_examples=20)
+@given(
+    part_counts,
+    st.lists(st.integers(1, 9_000), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.integers(1, 30_000),
+    st.booleans(),
+)
+def test_files_that_are_read_from_their_start_end_where_they_end(
+    real_parts: list[list[int]],
+    stored_bytes: list[int],
+    interleave: int,
+    advance_bytes: int,
+    finite: bool,
+) -> None:
+    """Whatever their sizes make the planner guess, too few parts or too many."""
+    options: dict[str, Any] = {
+        "passes": 2 if finite else None,
+        "weights": list(range(1, len(real_parts) + 1)),
+        "interleave": interleave,
+        "stored_bytes": stored_bytes,
+    }
+    until = None if finite else 40
+    world = World(real_parts, **options)
+    reference, _, _ = world.run(until, 1 << 30)
+    drafts, _, _ = world.run(until, advance_bytes)
+    common = [min(len(a), len(b)) for a, b in zip(reference, drafts, strict=True)]
+    assert flat(drafts, common) == flat(reference, common)
+    if finite:
+        assert [len(lane) for lane in drafts] == [len(lane) for lane in reference]
+
+
+@pytest.mark.parametrize("stored_bytes", [1, 1_000_000])
+def test_a_wrong_guess_of_a_files_length_costs_few_advances(stored_bytes: int) -> None:
+    """One file of 300 parts: too small a guess doubles, too large a one supplies nothing more."""
+    world = World([[300]], passes=2, weights=[1], interleave=1, stored_bytes=[stored_bytes])
+    _, advances, supplied = world.run(None, 1 << 30)
+    assert supplied == 600
+    assert advances <= 16
 
 
 def test_a_limited_run_takes_few_advances_and_supplies_little_too_much() -> None:
