@@ -7,6 +7,7 @@ also when that is killed.
 
 import hmac
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -40,6 +41,7 @@ _AZURITE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 """The documented key of the emulator; it opens nothing else."""
+_UPLOADED = re.compile(rb'"name": ?"([^"]*)"')
 _buckets = count()
 
 
@@ -220,7 +222,7 @@ class Proxy:
         self.address = f"http://127.0.0.1:{server.server_address[1]}"
         self.upstream = upstream
         self.requests: list[str] = []
-        """Method and path of every request, in the order of arrival."""
+        """Method and path of every request, in the order of arrival; `#` and the uploaded name."""
         self._faults: Iterator[str] = iter(())
         self._methods: tuple[str, ...] = ()
         self._lock = Lock()
@@ -261,6 +263,12 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
         thread.join()
 
 
+def _path_and_name(path: str, body: bytes) -> str:
+    """Add the name of the object to a path that leaves it to the body."""
+    found = _UPLOADED.search(body[:1000]) if "uploadType=" in path else None
+    return f"{path}#{found.group(1).decode()}" if found else path
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -270,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Pass a request on, or answer it with a fault."""
         proxy: Proxy = self.server.proxy  # type: ignore[attr-defined]
         body = self._body()
-        fault = proxy.note(self.command, self.path)
+        fault = proxy.note(self.command, _path_and_name(self.path, body))
         if fault == "reset":
             self._break()
         elif fault == "silent":

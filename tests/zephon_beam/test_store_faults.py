@@ -172,3 +172,15 @@ def test_what_was_looked_up_is_not_asked_again(store: Store, proxy: Proxy) -> No
     asked = len(proxy.requests)
     store.open_mmap("old")
     assert len(proxy.requests) - asked == 1
+
+
+def test_advice_is_not_written_more_often_than_buckets_allow(store: Store, proxy: Proxy) -> None:
+    """The first of it is, and what must last always is."""
+    asked = len(proxy.requests)
+    for number in range(5):
+        store.replace("advice", b"%d" % number, durable=False)
+        store.replace(f"other/{number}", b"", durable=False)
+    assert len(proxy.requests) - asked == 6
+    assert store.get("advice") == b"0"
+    store.replace("advice", b"last")
+    assert store.get("advice") == b"last"

@@ -45,6 +45,8 @@ class Availability:
         self._samples_per_shard = samples_per_shard
         self._lengths: list[int | None] = [None] * lane_count
         self._present = np.zeros(lane_count, dtype=np.int64)
+        self._next_shards: dict[int, int] = {}
+        """The shard of a lane that was seen when the one before it was counted."""
         self._lane_numbers = np.arange(lane_count)
         self._complete = 0
         self._order = SampleOrder(lane_count)
@@ -113,7 +115,7 @@ class Availability:
         size = self._samples_per_shard
         start = max(int(self._present[lane]), min(from_index, needed - 1)) // size
         for shard in range(start, (needed - 1) // size + 1):
-            if not self._store.exists(shard_name(lane, shard)):
+            if self._next_shards.get(lane) != shard and not self._exists(lane, shard):
                 self._learn_end(lane)
                 return Missing(lane, shard)
             self._present[lane] = shard * size + self._count(lane, shard)
@@ -125,7 +127,8 @@ class Availability:
     def _count(self, lane: int, shard: int) -> int:
         """Count a shard's samples, with a look inside only if it may be the lane's last one."""
         size = self._samples_per_shard
-        if self._store.exists(shard_name(lane, shard + 1)):
+        if self._exists(lane, shard + 1):
+            self._next_shards[lane] = shard + 1
             return size
         self._learn_end(lane)
         length = self._lengths[lane]
@@ -133,6 +136,9 @@ class Availability:
             return min(size, length - shard * size)
         name = shard_name(lane, shard)
         return decode_header(self._store.open_mmap(name), name).count
+
+    def _exists(self, lane: int, shard: int) -> bool:
+        return self._store.exists(shard_name(lane, shard))
 
     def _learn_end(self, lane: int) -> None:
         """Read the end of a lane if it is not known yet and has been written."""

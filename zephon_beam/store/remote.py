@@ -1,5 +1,6 @@
 """A store in a bucket: one request an operation, and large objects kept on the local disk."""
 
+import time
 from collections.abc import Iterator
 
 from zephon_beam.errors import StoreError
@@ -10,6 +11,8 @@ from zephon_beam.store.rules import split_name, verify_equal
 
 SMALL_BYTES = 256 * 1024
 """Objects up to this size are not worth a file on the local disk."""
+ADVICE_SECS = 2.0
+"""Objects that only advise are overwritten no more often."""
 _REMEMBERED = 16_384
 """Descriptions that listings and look-ups leave for the read that follows; about 5 MB."""
 _ATTEMPTS = 3
@@ -34,6 +37,7 @@ class RemoteStore:
         self._cache = cache
         # Without a lock, which a fork could find held by a thread that it does not have.
         self._known: dict[str, ObjectInfo] = {}
+        self._next_advice: dict[str, float] = {}
 
     @property
     def uri(self) -> str:
@@ -59,11 +63,18 @@ class RemoteStore:
         )
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Overwrite an object; a bucket does so atomically, and for good in any case."""
-        del durable
+        """Overwrite an object, atomically.
+
+        What need not be durable is left out if it comes too soon after the last time: buckets
+        refuse to overwrite one object more than about once a second.
+        """
         key = self._key(name)
+        now = time.monotonic()
+        if not durable and now < self._next_advice.get(key, now):
+            return
         self._take(key)
         self._bucket.write(key, data)
+        self._next_advice[key] = now + ADVICE_SECS
 
     def get(self, name: str) -> bytes:
         """Read a whole object."""
