@@ -12,6 +12,7 @@ import pytest
 from pipelines.demo_corpus import TOKENIZER_FILE
 from pipelines.recipe_file import load_recipe
 from pipelines.run import run_stream
+from tests.chat_folders import CHATML, write_folder
 from tests.pipelines.commands import Commands, serve_commands
 from tests.pipelines.small_streams import environment, tree
 from tests.pipelines.test_determinism import EMBEDDED, PROCESSES, REPEATED, THREADS
@@ -207,6 +208,41 @@ def test_a_data_set_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(SourceError, match="must give at least one token in a pass"):
         run_stream(recipe, tmp_path / "s", until_samples=100)
+
+
+def test_conversations_are_transformed_before_they_are_rendered(tmp_path: Path) -> None:
+    """A function gets the messages, and what it makes of them is what is tokenized."""
+    talks = [
+        [{"role": role, "content": f"{role} caf\u00e9 {number}"} for role in roles]
+        for number in range(60)
+        for roles in (("system", "user", "assistant"), ("user", "assistant"))
+    ]
+    answered = [talk[-2:] for talk in talks if "7" not in talk[-1]["content"]]
+    streams = []
+    for name, some, transforms in (
+        ("raw", talks, [{"call": "talking:without_system"}, {"call": "talking:is_kept"}]),
+        ("done", answered, []),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        lines = [json.dumps({"talk": messages}) + "\n" for messages in some]
+        (folder / "talks.jsonl").write_text("".join(lines))
+        (folder / "talking.py").write_text(
+            "def without_system(messages):\n"
+            "    return [m for m in messages if m['role'] != 'system']\n"
+            "def is_kept(messages):\n"
+            "    return '7' not in messages[-1]['content']\n"
+        )
+        write_folder(folder / "model", CHATML)
+        if transforms:
+            transforms[1]["kind"] = "filter"
+        data = {"files": "*.jsonl", "messages": "talk", "passes": 1, "transforms": transforms}
+        recipe = {"name": "x", "lanes": 2, "seq_len": 64, "tokenizer": {"path": "model"}}
+        (folder / "recipe.json").write_text(json.dumps({**recipe, "datasets": {"talks": data}}))
+        run_stream(folder / "recipe.json", folder / "stream")
+        streams.append(sorted(stored_documents(folder / "stream").values()))
+    assert streams[0] == streams[1]
+    assert len(streams[0]) == len(answered)
 
 
 def test_looking_at_a_stream_imports_nothing(
