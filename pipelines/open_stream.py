@@ -16,6 +16,7 @@ from zephon_beam.catalog.scan import check_columns, data_root, list_files, resol
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.encode_documents import special_id
 from zephon_beam.errors import (
+    BadRecordError,
     CorruptObjectError,
     DeterminismError,
     DriftError,
@@ -161,6 +162,10 @@ def _create(
         try:
             formats.append(resolve_format(dataset.format, listed))
             check_columns(formats[-1], listed[0], wanted_content(dataset))
+        except BadRecordError:
+            # A run that sets bad records aside meets this one in its place.
+            if recipe.bad_records.action != "quarantine":
+                raise
         except RecipeError as error:
             raise RecipeError(f"datasets.{name}: {error}") from error
     job = CatalogJob(stream=store.uri, recipe=recipe, formats=tuple(formats), roots=roots)
