@@ -282,6 +282,19 @@ def test_damage_is_an_error_or_leaves_all_rows_in_place(
             assert [row for _, row, _ in found] == list(range(10)), place
 
 
+def test_a_footer_with_another_schema_is_damage(tmp_path: Path) -> None:
+    """Else a column could be taken for another."""
+    batch = pa.record_batch({"ids": [[5]], "learned": [[1]]})
+    data = encode([batch], "file")
+    place = data.rindex(b"ids\0")
+    assert place > data.index(b"ids\0")
+    (tmp_path / "a.arrow").write_bytes(data[:place] + b"idz\0" + data[place + 4 :])
+    catalog, root = open_catalog(tmp_path, "arrow", chunk_bytes=1 << 20)
+    content = Content(field="ids", kind="tokens", loss_mask="learned")
+    with pytest.raises(SourceError, match="batch 0: its columns are not those of the schema"):
+        read_part(catalog, root, 0, 0, content=content)
+
+
 @pytest.mark.parametrize("content", [b"ARROW1", b"not arrow at all, but long enough", b"\0" * 64])
 def test_a_file_that_is_not_arrow_is_refused(tmp_path: Path, content: bytes) -> None:
     """When its messages are looked for."""
