@@ -282,6 +282,16 @@ def test_damage_is_an_error_or_leaves_all_rows_in_place(
             assert [row for _, row, _ in found] == list(range(10)), place
 
 
+def test_a_footer_that_lists_other_batches_is_damage(tmp_path: Path) -> None:
+    """Else rows could be lost without a word."""
+    one, two = (encode([batch_of(["a"])] * number, "file") for number in (1, 2))
+    footers = [int.from_bytes(data[-10:-6], "little") + 10 for data in (one, two)]
+    path = tmp_path / "a.arrow"
+    path.write_bytes(two[: -footers[1]] + one[-footers[0] :])
+    with pytest.raises(SourceError, match="found damage .2 batches, but 1 in its footer"):
+        scan_file(str(path), "arrow")
+
+
 def test_a_footer_with_another_schema_is_damage(tmp_path: Path) -> None:
     """Else a column could be taken for another."""
     batch = pa.record_batch({"ids": [[5]], "learned": [[1]]})
