@@ -288,7 +288,7 @@ def test_a_footer_that_lists_other_batches_is_damage(tmp_path: Path) -> None:
     footers = [int.from_bytes(data[-10:-6], "little") + 10 for data in (one, two)]
     path = tmp_path / "a.arrow"
     path.write_bytes(two[: -footers[1]] + one[-footers[0] :])
-    with pytest.raises(SourceError, match="found damage .2 batches, but 1 in its footer"):
+    with pytest.raises(SourceError, match=r"found damage .2 batches, but 1 in its footer"):
         scan_file(str(path), "arrow")
 
 
