@@ -105,6 +105,9 @@ def test_what_was_set_aside_is_the_same_however_it_was_found(
     names = list(found[0])
     assert all(name.startswith("web/000000-0000000") for name in names)
     assert {name.partition(".")[2] for name in names} == {"read.jsonl", "transform.jsonl"}
+    for name, some in found[0].items():
+        reason = "json" if name.endswith("read.jsonl") else "transform"
+        assert {entry["reason"] for entry in some} == {reason}
     entries = [entry for some in found[0].values() for entry in some]
     bad = [number for number in range(DOCUMENTS) if number * 7 % 4 == 2 and number not in BAD_LINES]
     assert sum(entry["reason"] == "transform" for entry in entries) == len(bad)
