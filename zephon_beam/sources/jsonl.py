@@ -43,15 +43,16 @@ _ENCODING_REPAIR = f"write the file as UTF-8, {_RERUN}"
 
 
 class _Branched(dict[str, Any]):
-    """An object that holds a container, or a key twice, so that its line may be nested deeply."""
+    """An object that holds a container, so that its line may be nested deeply."""
 
 
 def _mark_branched(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    is_flat = len(document) == len(pairs)
+    """Make an object of its fields, those included that later ones of the same name replace."""
+    kind: type[dict[str, Any]] = dict
     for _, value in pairs:
-        is_flat = is_flat and not isinstance(value, (dict, list))
-    return document if is_flat else _Branched(document)
+        if isinstance(value, (dict, list)):
+            kind = _Branched
+    return kind(pairs)
 
 
 _decode = json.JSONDecoder().raw_decode
