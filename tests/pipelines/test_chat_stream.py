@@ -228,7 +228,6 @@ def test_messages_in_parquet_give_the_same_stream_as_in_json_lines(
     corpus: Path, tmp_path: Path
 ) -> None:
     """Columns of structs fill missing fields with null, which no template sees."""
-    write_folder(tmp_path / "model", CHATML)
     rows = [
         [{**message, "tool_calls": None, "name": None} for message in messages]
         for messages in CONVERSATIONS
