@@ -93,11 +93,12 @@ def _import_module(call: str, name: str) -> ModuleType:
             raise _failed(call, name, error) from error
         parent, _, last = missing.rpartition(".")
         hint = nearest(last, _modules_beside(parent))
-        repair = f"did you mean {f'{parent}.{hint}' if parent else hint!r}?" if hint else ""
+        repair = "put it beside the recipe file, or install its package"
+        if hint:
+            repair = f"did you mean {f'{parent}.{hint}' if parent else hint!r}?"
         raise RecipeError(
             f"call must name a function that can be imported, got {call!r}; there is no module "
-            f"{missing!r}, {_looked_in(parent)}; "
-            + (repair or "put it beside the recipe file, or install the package that has it")
+            f"{missing!r}, {_looked_in(parent)}; {repair} (on remote workers: --extra_package)"
         ) from error
     except (Exception, SystemExit) as error:
         raise _failed(call, name, error) from error
