@@ -233,3 +233,15 @@ def test_a_view_type_of_lists_is_refused() -> None:
     schema = pa.schema([("ids", pa.list_view(pa.int32()))])
     with pytest.raises(SourceError, match="found values of type list_view"):
         resolve_columns(schema, IDS, "f")
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("limit", [100, 1 << 16, 1 << 32])
+def test_ids_of_narrow_types_are_checked_against_any_vocabulary(kind: Any, limit: int) -> None:
+    """A negative one is found where the type holds no id that is too large."""
+    signed = str(kind).startswith("int")
+    column = pa.array([[1], [-1 if signed else 2], [3]], pa.list_(kind))
+    content = Content(field="ids", kind="tokens", id_limit=limit)
+    lists, faults = read([(column,)], content)
+    assert rows_of(lists) == [[1], [] if signed else [2], [3]]
+    assert [entry.reason for entry in faults.found] == ["token_range"] * signed
