@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lane_cases import SUPPLIED_PASSES, LaneCase, make_case, mask_of_tokens
-from tests.lanes import draft_bytes
+from tests.lanes import draft_bytes, make_config, make_source
 from tests.naive_lane import NaiveLane
 from zephon_beam.lane import LaneProcess, ShardDraft
 from zephon_beam.lane_state import decode_state, encode_state
+from zephon_beam.mixing import MixingPhase
 from zephon_beam.sequences import PartKey, SequencePart, decode_part, encode_part
 
 SEEDS = st.integers(0, 2**48)
@@ -201,3 +202,41 @@ def kept_tokens(case: LaneCase, dataset: int, length: int) -> int:
     if length <= case.config.seq_len or case.config.overlong[dataset] == "split":
         return length
     return case.config.seq_len if case.config.overlong[dataset] == "truncate" else 0
+
+
+def test_shares_hold_at_every_prefix_beside_documents_of_a_million_tokens() -> None:
+    """Weights of twelve digits, a tiny one and none at all: exact to a few rows, in integers."""
+    weights = [700_000_000_001, 299_999_999_998, 1, 0]
+    seq_len, million = 512, 10**6
+    source = make_source(
+        [
+            [[[million, 3, 700]], [[50] * 400], [[million + 1]]],
+            [[[900] * 60], [[10**5, 1]], [[million]]],
+            [[[400, 5 * million]], [[7]], [[1]]],
+            [[[9, 9]], [[9]], [[9]]],
+        ]
+    )
+    config = make_config(
+        source,
+        phases=(MixingPhase(start=0, weights=tuple(weights)),),
+        seq_len=seq_len,
+        packing="concat",
+        samples_per_shard=1 << 30,
+        stop_when_exhausted=True,
+    )
+    process = LaneProcess(config, 0)
+    for part in source.parts:
+        process.offer(part)
+    (draft,) = process.take_shards()
+    segments = draft.samples.segments
+    taken, whole = [0] * len(weights), sum(weights)
+    for dataset, length in zip(
+        segments["source_dataset"].tolist(), segments["segment_lengths"].tolist(), strict=True
+    ):
+        taken[dataset] += length
+        for mine, weight in zip(taken, weights, strict=True):
+            off = abs(mine * whole - sum(taken) * weight)
+            assert off <= (len(weights) + 1) * seq_len * whole
+    assert sum(taken) > 2 * million
+    assert taken[2] == 400
+    assert taken[3] == 0
