@@ -1,4 +1,4 @@
-"""BuildCatalogs: one element a file, footers read in parallel, one catalog a data set."""
+"""BuildCatalogs: footers read in parallel, one catalog a data set."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +16,9 @@ from zephon_beam.store.base import open_store
 
 ScanRow = tuple[str, int, str, list[tuple[int, int]]]
 """(path, size, identity, row groups): a `FileScan` as it crosses a shuffle."""
+
+_ELEMENTS = 1000
+"""Elements about which the files of a data set are spread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +54,7 @@ class BuildCatalogs(beam.PTransform[Any, Any]):
             datasets
             | "ListFiles" >> beam.ParDo(_ListFiles(self._job))
             | "SpreadFiles" >> beam.Reshuffle()
-            | "ScanFiles" >> beam.ParDo(_ScanFile(self._job))
+            | "ScanFiles" >> beam.ParDo(_ScanFiles(self._job))
             | "GroupByDataset" >> beam.GroupByKey()
             | "WriteCatalogs" >> beam.ParDo(_WriteCatalog(self._job))
         )
@@ -61,31 +64,38 @@ class _ListFiles(beam.DoFn):
     def __init__(self, job: CatalogJob) -> None:
         self._job = job
 
-    def process(self, dataset: int) -> Iterator[tuple[int, str]]:
+    def process(self, dataset: int) -> Iterator[tuple[int, list[str]]]:
+        """Yield files alone, of many some together: an element costs more than a file."""
         recipe = list(self._job.recipe.datasets.values())[dataset]
-        for path in list_files(recipe.patterns):
-            yield dataset, path
+        paths = list_files(recipe.patterns)
+        together = 1 + len(paths) // _ELEMENTS
+        for first in range(0, len(paths), together):
+            yield dataset, paths[first : first + together]
 
 
-class _ScanFile(beam.DoFn):
+class _ScanFiles(beam.DoFn):
     def __init__(self, job: CatalogJob) -> None:
         self._job = job
 
-    def process(self, element: tuple[int, str]) -> Iterator[tuple[int, ScanRow]]:
-        dataset, path = element
-        scan = scan_file(path, self._job.formats[dataset])
-        yield dataset, (scan.path, scan.size, scan.identity, list(scan.row_groups))
+    def process(self, element: tuple[int, list[str]]) -> Iterator[tuple[int, list[ScanRow]]]:
+        dataset, paths = element
+        scans = [scan_file(path, self._job.formats[dataset]) for path in paths]
+        yield (
+            dataset,
+            [(scan.path, scan.size, scan.identity, list(scan.row_groups)) for scan in scans],
+        )
 
 
 class _WriteCatalog(beam.DoFn):
     def __init__(self, job: CatalogJob) -> None:
         self._job = job
 
-    def process(self, element: tuple[int, Iterable[ScanRow]]) -> Iterator[str]:
-        dataset, rows = element
+    def process(self, element: tuple[int, Iterable[list[ScanRow]]]) -> Iterator[str]:
+        dataset, scanned = element
         job = self._job
         scans = [
             FileScan(path=path, size=size, identity=identity, row_groups=tuple(row_groups))
+            for rows in scanned
             for path, size, identity, row_groups in rows
         ]
         name = job.recipe.dataset_names[dataset]
