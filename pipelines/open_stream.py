@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -12,7 +11,14 @@ from pipelines.runners import running_pipeline
 from transforms.build_catalog import BuildCatalogs, CatalogJob
 from transforms.tokenize_chat import chat_code_versions
 from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
-from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
+from zephon_beam.catalog.scan import (
+    check_columns,
+    data_root,
+    file_sizes,
+    list_files,
+    relative_name,
+    resolve_format,
+)
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.encode_documents import special_id
 from zephon_beam.errors import (
@@ -351,7 +357,7 @@ def _refuse_recipe_drift(recipe: Recipe, manifest: Manifest, store: Store) -> No
 def _refuse_source_drift(name: str, root: str, listed: Sequence[str], catalog: Catalog) -> None:
     """Compare names and sizes of the files with the catalog; contents are checked when read."""
     repair = "restore the files, or run the recipe into a new place"
-    found = {Path(path).relative_to(root).as_posix(): path for path in listed}
+    found = {relative_name(path, root): path for path in listed}
     known = {catalog.file_name(file): file for file in range(catalog.file_count)}
     for word, missing in (
         ("is gone", sorted(known.keys() - found.keys())),
@@ -362,8 +368,9 @@ def _refuse_source_drift(name: str, root: str, listed: Sequence[str], catalog: C
                 f"datasets.{name}: {missing[0]!r} {word} ({len(missing)} such files in {root}); "
                 f"the order of the stream was fixed by the files it was created from; {repair}"
             )
+    sizes = file_sizes(root, listed)
     for file_name, file in known.items():
-        size = Path(found[file_name]).stat().st_size
+        size = sizes[found[file_name]]
         if size != catalog.file_size(file):
             raise DriftError(
                 f"datasets.{name}: {file_name!r}: expected {catalog.file_size(file)} bytes, found "

@@ -5,6 +5,7 @@ program of Node.js that is used where it is installed. Every server dies with th
 also when that is killed.
 """
 
+import gc
 import hmac
 import os
 import re
@@ -261,6 +262,8 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
         server.shutdown()
         server.server_close()
         thread.join()
+        # The client of Google leaves the connections of answers that it does not read to this.
+        gc.collect()
 
 
 def _path_and_name(path: str, body: bytes) -> str:

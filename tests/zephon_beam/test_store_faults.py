@@ -1,6 +1,5 @@
 """Faults of an object store: those that go away are waited out, the others are told by name."""
 
-import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,7 +57,6 @@ def proxy(
     with proxy_before(os.environ[ADDRESSES[kind]]) as running:
         monkeypatch.setenv(ADDRESSES[kind], running.address)
         yield running
-    gc.collect()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import glob
@@ -23,10 +22,17 @@ from zephon_beam.sources.formats import (
     can_expand,
     source_format,
 )
+from zephon_beam.sources.object_listing import (
+    WILDCARD,
+    are_remote,
+    list_objects,
+    object_root,
+    object_sizes,
+)
 from zephon_beam.sources.open_source import joint_identity, read_identity
+from zephon_beam.sources.places import OpenFile, is_remote, opened_file
 
 _TEXT_FORMATS = ("jsonl", "text")
-_WILDCARD = re.compile(r"[*?[]")
 _UNREADABLE = (
     errno.ENOENT,
     errno.ENOTDIR,
@@ -43,12 +49,12 @@ class FileScan:
     """What one file says of itself."""
 
     path: str
-    """Absolute path, as opened."""
+    """Absolute path, or address of an object, as opened."""
     size: int
     """Bytes."""
     identity: str
-    """Local files: BLAKE2b of the first and last 64 KiB and the size, in hexadecimal; of formats
-    of two files, both."""
+    """Local files: BLAKE2b of the first and last 64 KiB and the size, in hexadecimal; objects:
+    what their store says of their content; of formats of two files, both."""
     row_groups: tuple[tuple[int, int], ...] = ()
     """(rows, expanded bytes) of each row group, for formats that have them."""
 
@@ -104,15 +110,17 @@ def _unsupported(path: str, name: str | None) -> RecipeError:
 
 
 def data_root(patterns: Sequence[str]) -> str:
-    """Return the absolute folder that the names in the catalog are relative to.
+    """Return the absolute folder, or its address, that names in the catalog are relative to.
 
     The deepest folder that all patterns share before their first wildcard. It is told from the
     patterns alone, so that files which come or go do not rename the others.
     """
+    if are_remote(patterns):
+        return object_root(patterns)
     folders = []
     for pattern in patterns:
         fixed = Path(_local(pattern)).parts
-        wild = next((i for i, part in enumerate(fixed) if _WILDCARD.search(part)), len(fixed))
+        wild = next((i for i, part in enumerate(fixed) if WILDCARD.search(part)), len(fixed))
         folders.append(os.path.join(*fixed[: max(1, min(wild, len(fixed) - 1))]))
     return os.path.commonpath(folders)
 
@@ -123,15 +131,19 @@ def list_files(patterns: Sequence[str]) -> list[str]:
     `**` matches folders of any depth; names that start with a dot must be spelt out.
 
     Returns:
-        Absolute paths, ordered by the code points of their names relative to `data_root`.
+        Absolute paths, or addresses of objects, ordered by the code points of their names
+        relative to `data_root`.
 
     Raises:
-        RecipeError: a pattern is not a local path.
+        RecipeError: an address is not one that this version reads, or some files are elsewhere.
         SourceError: a pattern matches no file, or a file that cannot be read.
     """
     root = data_root(patterns)
     found: dict[str, str] = {}
     for pattern in patterns:
+        if is_remote(pattern):
+            found.update((relative_name(path, root), path) for path in list_objects(pattern))
+            continue
         local = _local(pattern)
         # A name that looks like a pattern is taken as it is if there is such a file.
         matches = [local] if os.path.isfile(local) else glob(local, recursive=True)
@@ -156,6 +168,18 @@ def relative_name(path: str, root: str) -> str:
     return path[len(prefix) :].replace(os.sep, "/")
 
 
+def file_sizes(root: str, paths: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of files that were just listed, by path.
+
+    Args:
+        root: folder that they are below.
+        paths: of the files.
+    """
+    if are_remote([root]):
+        return object_sizes(root, paths)
+    return {path: os.stat(path).st_size for path in paths}
+
+
 def scan_file(path: str, format: str) -> FileScan:
     """Read a file's size, its two ends and, where there is one, its footer.
 
@@ -164,12 +188,12 @@ def scan_file(path: str, format: str) -> FileScan:
     """
     read_row_groups, companion = FORMATS[format].read_row_groups, FORMATS[format].companion
     try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            identity = read_identity(file.fileno(), size)
+        with opened_file(path) as file:
+            size = file.size
+            identity = read_identity(file, size)
             if companion is not None:
                 identity = joint_identity(identity, _companion_identity(companion(path)))
-            first_bytes = os.pread(file.fileno(), MAGIC_BYTES, 0)
+            first_bytes = _first_bytes(file, path, format)
     except OSError as error:
         if error.errno in _UNREADABLE:
             raise _unreadable(path, error) from error
@@ -181,8 +205,8 @@ def scan_file(path: str, format: str) -> FileScan:
 
 def _companion_identity(path: str) -> str:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return read_identity(file.fileno(), os.fstat(file.fileno()).st_size)
+        with opened_file(path) as file:
+            return read_identity(file, file.size)
     except OSError as error:
         if error.errno in _UNREADABLE:
             raise _unreadable(path, error) from error
@@ -205,8 +229,8 @@ def check_columns(format: str, path: str, content: Content) -> None:
             f"{path!r}, which is read as {format}; leave {content.kind} out, or correct `format`"
         )
     try:
-        with open(path, "rb", buffering=0) as file:
-            _refuse_other_compression(path, format, file.read(MAGIC_BYTES))
+        with opened_file(path) as file:
+            _refuse_other_compression(path, format, _first_bytes(file, path, format))
         entry.check_field(path, content)
     except OSError as error:
         if error.errno in _UNREADABLE:
@@ -216,12 +240,7 @@ def check_columns(format: str, path: str, content: Content) -> None:
 
 def _local(pattern: str) -> str:
     """Return a pattern as an absolute local path."""
-    scheme, separator, rest = pattern.partition("://")
-    if separator and scheme != "file":
-        raise RecipeError(
-            f"files must be local paths in this version, got {pattern!r}; copy the files, or mount "
-            "the bucket as a folder"
-        )
+    _, separator, rest = pattern.partition("://")
     return os.path.abspath(os.path.expanduser(rest if separator else pattern))
 
 
@@ -245,6 +264,11 @@ def _no_match(pattern: str, local: str, folders: Sequence[str]) -> SourceError:
         f"files must match at least one file, got {pattern!r}; the folder {str(folder)!r} holds "
         f"{holds}; {f'did you mean {hint!r}?' if hint else 'correct the pattern'}"
     )
+
+
+def _first_bytes(file: OpenFile, path: str, format: str) -> bytes:
+    """Read the bytes that tell a compression, if they are looked at."""
+    return file.pread(MAGIC_BYTES, 0) if source_format(format, path).is_sniffed else b""
 
 
 def _refuse_other_compression(path: str, format: str, first_bytes: bytes) -> None:

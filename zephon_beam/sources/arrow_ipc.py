@@ -5,7 +5,6 @@ its parts are read one after the other.
 """
 
 import io
-import os
 from collections import OrderedDict
 from functools import lru_cache
 from threading import Lock
@@ -27,6 +26,7 @@ from zephon_beam.sources.arrow_messages import Layout, read_layout
 from zephon_beam.sources.documents import Content, FileDocuments, Part
 from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.open_source import SourceFile
+from zephon_beam.sources.places import OpenFile, RangeStream, opened_file
 
 _KEPT_BYTES = 256 * 1024 * 1024
 _RERUN = "then run the recipe into a new place"
@@ -67,13 +67,12 @@ def read_row_groups(path: str) -> tuple[tuple[int, int], ...]:
     Raises:
         SourceError: the file is not Arrow IPC, or is damaged.
     """
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if not size:
+    with opened_file(path) as file:
+        if not file.size:
             return ()
-        layout = read_layout(_reading(file.fileno()), size, path)
+        layout = read_layout(_reading(file), file.size, path)
         if layout.is_file:
-            with _open_file(file, path) as reader:
+            with _open_file(RangeStream(file.duplicate()), path) as reader:
                 found = reader.num_record_batches
             if found != len(layout.batches):
                 raise _damaged(path, f"{len(layout.batches)} batches, but {found} in its footer")
@@ -87,10 +86,9 @@ def check_field(path: str, content: Content) -> None:
         RecipeError: there is no such column, or it holds something else.
         SourceError: the file is not Arrow IPC, or is damaged.
     """
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        layout = read_layout(_reading(file.fileno()), size, path)
-        check_columns(_schema(_reading(file.fileno()), layout, path), path, content)
+    with opened_file(path) as file:
+        layout = read_layout(_reading(file), file.size, path)
+        check_columns(_schema(_reading(file), layout, path), path, content)
 
 
 class _Batches:
@@ -155,8 +153,8 @@ def _load(source: SourceFile, batch: int, rows: int, content: Content) -> Arrays
 
 @lru_cache(maxsize=256)
 def _open(path: str, size: int, _version: tuple[int, int], file: str) -> tuple[Layout, Any]:
-    with open(path, "rb", buffering=0) as opened:
-        read_bytes = _reading(opened.fileno())
+    with opened_file(path) as opened:
+        read_bytes = _reading(opened)
         layout = read_layout(read_bytes, size, file)
         return layout, _schema(read_bytes, layout, file)
 
@@ -182,9 +180,9 @@ def _open_file(file: Any, path: str) -> Any:
         raise _damaged(path, f"footer: {_one_line(error)}") from error
 
 
-def _reading(descriptor: int) -> Any:
+def _reading(file: OpenFile) -> Any:
     def read_bytes(start: int, length: int) -> bytes:
-        return os.pread(descriptor, length, start)
+        return file.pread(length, start)
 
     return read_bytes
 

@@ -7,7 +7,6 @@ and not of all that follow it.
 A document's locator is the place of its block's first byte, times 2^24, plus its number in it.
 """
 
-import os
 from collections.abc import Iterator
 from functools import lru_cache
 from io import BytesIO
@@ -30,6 +29,7 @@ from zephon_beam.sources.avro_schema import Schema, plain_schema
 from zephon_beam.sources.documents import Content, FileDocuments, Part, fields_of
 from zephon_beam.sources.faults import RecordFaults, wrong_field, wrong_file, wrong_type
 from zephon_beam.sources.open_source import SourceFile
+from zephon_beam.sources.places import opened_file
 from zephon_beam.sources.record_values import DocumentBuilder
 
 _INDEX_BITS = 24
@@ -73,12 +73,11 @@ def check_field(path: str, content: Content) -> None:
         RecipeError: the records have no such field, or it holds something else.
         SourceError: the file is not Avro, is damaged at its start, or needs a codec that is absent.
     """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(descriptor).st_size
+    with opened_file(path) as file:
+        size = file.size
 
         def read_bytes(start: int, length: int) -> bytes:
-            return os.pread(descriptor, length, start)
+            return file.pread(length, start)
 
         container = read_container(read_bytes, size, path)
         schema = _schema(container, path)
@@ -93,19 +92,12 @@ def check_field(path: str, content: Content) -> None:
         blocks = list(read_blocks(read_bytes, size, container, first, first + 1, path))
         for _ in _decode(container, blocks, path):
             pass
-    finally:
-        os.close(descriptor)
 
 
 @lru_cache(maxsize=256)
 def _open(path: str, size: int, _version: tuple[int, int], file: str) -> tuple[Container, Schema]:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        container = read_container(
-            lambda start, length: os.pread(descriptor, length, start), size, file
-        )
-    finally:
-        os.close(descriptor)
+    with opened_file(path) as opened:
+        container = read_container(lambda start, length: opened.pread(length, start), size, file)
     return container, _schema(container, file)
 
 

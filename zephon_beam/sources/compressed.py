@@ -126,12 +126,12 @@ class _OwnFile:
     """A source file with a descriptor of its own, which is closed with it."""
 
     def __init__(self, source: SourceFile) -> None:
-        self.source = replace(source, descriptor=os.dup(source.descriptor))
+        self.source = replace(source, file=source.file.duplicate())
 
     def __del__(self) -> None:
         source = getattr(self, "source", None)
         if source is not None:
-            os.close(source.descriptor)
+            source.file.close()
 
 
 class _PlainBytes:

@@ -9,8 +9,6 @@ A line belongs to the part that holds its first expanded byte, as it belongs to 
 file. Where the data ends too early or is damaged, the line that was begun is one bad record.
 """
 
-import os
-
 import numpy as np
 
 from zephon_beam.sources.compressed import DamageError, damaged_record, open_bytes
@@ -18,7 +16,7 @@ from zephon_beam.sources.documents import Content, FileDocuments, Part
 from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.jsonl import CHECKED_BYTES, check_lines, parse_lines
 from zephon_beam.sources.open_readers import OpenReaders
-from zephon_beam.sources.open_source import SourceFile, open_source
+from zephon_beam.sources.open_source import SourceFile, unchecked_source
 from zephon_beam.sources.token_lists import with_empty_list
 
 
@@ -62,8 +60,7 @@ def check_field(path: str, content: Content) -> None:
         RecipeError: the first document has no such field, or it holds something else.
         BadRecordError: the first document has another fault, or the file is damaged there.
     """
-    status = os.stat(path)
-    with open_source(path, name=path, size=status.st_size, identity="") as source:
+    with unchecked_source(path) as source:
         stream = open_bytes(source)
         data = b""
         try:

@@ -27,6 +27,7 @@ from zephon_beam.sources.faults import (
     wrong_type,
 )
 from zephon_beam.sources.open_source import SourceFile
+from zephon_beam.sources.places import opened_file
 from zephon_beam.sources.record_values import DocumentBuilder, check_lists, messages_text
 
 _BOM = b"\xef\xbb\xbf"
@@ -275,8 +276,8 @@ def check_field(path: str, content: Content) -> None:
         RecipeError: the first document has no such field, or it holds no text.
         BadRecordError: the first document has another fault.
     """
-    with open(path, "rb") as file:
-        data = file.read(CHECKED_BYTES)
+    with opened_file(path) as file:
+        data = file.pread(CHECKED_BYTES, 0)
         whole = len(data) < CHECKED_BYTES
     check_lines(data, path, content, whole=whole)
 

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from zephon_beam.errors import SourceError
 from zephon_beam.sources.documents import Content, FileDocuments, Part, TokenLists
 from zephon_beam.sources.faults import RecordFaults, bad_record
-from zephon_beam.sources.open_source import SourceFile, open_companion
+from zephon_beam.sources.open_source import SourceFile, open_companion, unchecked_source
+from zephon_beam.sources.places import opened_file
 from zephon_beam.sources.token_lists import range_fault
 
 Array = npt.NDArray[Any]
@@ -65,20 +66,13 @@ def check_field(path: str, _content: Content) -> None:
     """
     index = index_path(path)
     try:
-        descriptor = os.open(index, os.O_RDONLY)
+        with unchecked_source(index) as source, opened_file(path) as file:
+            _Index(source, file.size)
     except FileNotFoundError as error:
         raise SourceError(
             f"{path}: expected the index {os.path.basename(index)!r} beside it, found none; where "
             "its documents begin cannot be known; copy it there, or leave the file out of `files`"
         ) from error
-    try:
-        size = os.fstat(descriptor).st_size
-        source = SourceFile(
-            path=index, name=index, size=size, identity="", version=(0, 0), descriptor=descriptor
-        )
-        _Index(source, os.stat(path).st_size)
-    finally:
-        os.close(descriptor)
 
 
 def index_path(path: str) -> str:

@@ -1,7 +1,6 @@
 """Open a source file and make sure that it is the one the catalog was built from."""
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from functools import lru_cache
 
 from zephon_beam.catalog.identity import EDGE_BYTES, content_identity, edges_identity
 from zephon_beam.errors import DriftError, SourceError
+from zephon_beam.sources.places import OpenFile, open_file, opened_file
 
 _NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _AND = "+"
@@ -25,7 +25,7 @@ class SourceFile:
     identity: str
     version: tuple[int, int]
     """Tells apart the contents that a path had at different times, for caches in this process."""
-    descriptor: int
+    file: OpenFile
     companion_identity: str = ""
     """Identity of the file that belongs to this one, for formats of two files."""
 
@@ -37,7 +37,10 @@ class SourceFile:
         """
         pieces = []
         while length:
-            piece = os.pread(self.descriptor, length, start)
+            try:
+                piece = self.file.pread(length, start)
+            except FileNotFoundError as error:
+                raise _drift(self.path, self.name, "it", "it replaced or deleted") from error
             if not piece:
                 raise _drift(self.path, self.name, f"{self.size} bytes", f"an end at {start}")
             pieces.append(piece)
@@ -52,7 +55,7 @@ class SourceFile:
             DriftError: the content is not that of the catalog.
         """
         content = self.read(0, self.size)
-        found = content_identity(content)
+        found = self.file.identity or content_identity(content)
         if found != self.identity:
             raise _drift(self.path, self.name, f"identity {self.identity}", found)
         return content
@@ -63,7 +66,7 @@ class SourceFile:
         Raises:
             DriftError: the start or the end of the file is not that of the catalog.
         """
-        found = _identity(self.path, self.size, self.version)
+        found = self.file.identity or _identity(self.path, self.size, self.version)
         if found != self.identity:
             raise _drift(self.path, self.name, f"identity {self.identity}", found)
 
@@ -83,19 +86,31 @@ def open_source(path: str, *, name: str, size: int, identity: str) -> Iterator[S
         DriftError: it has another size.
         OSError: it cannot be read now; trying again may help.
     """
-    with _opened(path, name) as descriptor:
-        status = os.fstat(descriptor)
-        if status.st_size != size:
-            raise _drift(path, name, f"{size} bytes", str(status.st_size))
-        identity, _, companion_identity = identity.partition(_AND)
+    identity, _, companion_identity = identity.partition(_AND)
+    with _opened(path, name, identity) as file:
+        if file.size != size:
+            raise _drift(path, name, f"{size} bytes", str(file.size))
         yield SourceFile(
             path=path,
             name=name,
             size=size,
             identity=identity,
-            version=(status.st_mtime_ns, status.st_ino),
-            descriptor=descriptor,
+            version=file.version,
+            file=file,
             companion_identity=companion_identity,
+        )
+
+
+@contextmanager
+def unchecked_source(path: str) -> Iterator[SourceFile]:
+    """Open a file that no catalog describes yet; messages call it by its path.
+
+    Raises:
+        OSError: it cannot be opened; `FileNotFoundError` if there is none.
+    """
+    with opened_file(path) as file:
+        yield SourceFile(
+            path=path, name=path, size=file.size, identity="", version=file.version, file=file
         )
 
 
@@ -113,32 +128,31 @@ def open_companion(source: SourceFile, path: str, name: str) -> Iterator[SourceF
         DriftError: its start, its end or its size is not that of the catalog.
         OSError: it cannot be read now; trying again may help.
     """
-    with _opened(path, name) as descriptor:
-        status = os.fstat(descriptor)
+    with _opened(path, name, source.companion_identity) as file:
         companion = SourceFile(
             path=path,
             name=name,
-            size=status.st_size,
+            size=file.size,
             identity=source.companion_identity,
-            version=(status.st_mtime_ns, status.st_ino),
-            descriptor=descriptor,
+            version=file.version,
+            file=file,
         )
         companion.check_edges()
         yield companion
 
 
 @contextmanager
-def _opened(path: str, name: str) -> Iterator[int]:
+def _opened(path: str, name: str, identity: str) -> Iterator[OpenFile]:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        file = open_file(path, identity=identity)
     except OSError as error:
         if error.errno in _NOT_FOUND:
             raise _missing(path, name) from error
         raise
     try:
-        yield descriptor
+        yield file
     finally:
-        os.close(descriptor)
+        file.close()
 
 
 def joint_identity(identity: str, companion: str) -> str:
@@ -146,20 +160,19 @@ def joint_identity(identity: str, companion: str) -> str:
     return f"{identity}{_AND}{companion}"
 
 
-def read_identity(descriptor: int, size: int) -> str:
-    """Return the identity of an open file by reading its two ends."""
-    first = os.pread(descriptor, EDGE_BYTES, 0)
-    last = os.pread(descriptor, EDGE_BYTES, max(0, size - EDGE_BYTES))
+def read_identity(file: OpenFile, size: int) -> str:
+    """Return the identity of an open file: what its store says, else by reading its two ends."""
+    if file.identity is not None:
+        return file.identity
+    first = file.pread(EDGE_BYTES, 0)
+    last = file.pread(EDGE_BYTES, max(0, size - EDGE_BYTES))
     return edges_identity(first, last, size)
 
 
 @lru_cache(maxsize=4096)
 def _identity(path: str, size: int, _version: tuple[int, int]) -> str:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return read_identity(descriptor, size)
-    finally:
-        os.close(descriptor)
+    with opened_file(path) as file:
+        return read_identity(file, size)
 
 
 def _missing(path: str, name: str) -> SourceError:

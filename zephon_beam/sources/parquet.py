@@ -25,6 +25,7 @@ from zephon_beam.sources.arrow_arrays import (
 from zephon_beam.sources.documents import Content, FileDocuments, Part
 from zephon_beam.sources.faults import RecordFaults
 from zephon_beam.sources.open_source import SourceFile
+from zephon_beam.sources.places import open_stream
 
 _BUFFER_BYTES = 1 << 20
 _OPEN_READERS = 16
@@ -93,7 +94,8 @@ class _RowReader:
         self.row = 0
         self._name = source.name
         self._row_group = row_group
-        self._file = pq.ParquetFile(source.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        stream = open_stream(source.path, identity=source.identity)
+        self._file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         self._paths = resolve_columns(self._file.schema_arrow, content, source.name)
         self._batches: Iterator[Any] | None = None
         self._rest: Any = None
@@ -156,7 +158,7 @@ def _keep_reader(place: Any, reader: _RowReader) -> None:
 
 def _open_footer(path: str) -> Any:
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(open_stream(path))
     except pa.ArrowException as error:
         raise _unreadable(path, error) from error
     except OSError as error:

@@ -9,7 +9,6 @@ comes again later is a bad record, for it would be two samples or half of one. A
 the part in which its first header begins, and that place is its document's locator.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from zephon_beam.sources.faults import (
 )
 from zephon_beam.sources.jsonl import check_object, parse_object
 from zephon_beam.sources.open_readers import OpenReaders
-from zephon_beam.sources.open_source import SourceFile, open_source
+from zephon_beam.sources.open_source import SourceFile, unchecked_source
 from zephon_beam.sources.tar_members import Member, MemberWalker
 
 _BOM = b"\xef\xbb\xbf"
@@ -74,10 +73,9 @@ def check_field(path: str, content: Content) -> None:
         RecipeError: the sample has no such field, or it holds something else.
         BadRecordError: the sample has another fault, or the archive is damaged there.
     """
-    status = os.stat(path)
-    with open_source(path, name=path, size=status.st_size, identity="") as source:
+    with unchecked_source(path) as source:
         reader = _SampleReader(source, content)
-        sample = next(reader.take(0, status.st_size + 1), None)
+        sample = next(reader.take(0, source.size + 1), None)
     if sample is None:
         return
     name, inner = _wanted(content)

@@ -85,11 +85,14 @@ def test_a_pattern_without_files_says_what_is_wrong(tmp_path: Path) -> None:
         names(tmp_path, "web")
 
 
-def test_remote_patterns_are_refused(tmp_path: Path) -> None:
-    """With what to do instead."""
+def test_patterns_of_several_places_are_refused(tmp_path: Path) -> None:
+    """With what to do instead; so is an address of no known kind."""
     for function in (data_root, list_files):
-        with pytest.raises(RecipeError, match=r"files must be local paths .* 'gs://b/x'; copy the"):
-            function([str(tmp_path), "gs://b/x"])
+        for patterns in ([str(tmp_path), "gs://b/x"], ["gs://a/x", "gs://b/x"]):
+            with pytest.raises(RecipeError, match=r"must all be in one bucket.*'gs://b/x'.*make"):
+                function(patterns)
+        with pytest.raises(RecipeError, match=r"files must be a local path .*'gcs://b/x'; did you"):
+            function(["gcs://b/x"])
 
 
 def test_files_that_cannot_be_read_are_refused(

@@ -214,19 +214,19 @@ def test_a_first_line_that_is_no_json_is_found_before_any_work(tmp_path: Path) -
 
 def test_one_range_is_read_for_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The range, the byte before it and one step for the last line; nothing more."""
-    from zephon_beam.sources import open_source
+    from zephon_beam.sources import places
 
     write_files(tmp_path, {"a.jsonl": b'{"text": "0123456789"}\n' * 10_000})
     catalog, root = open_catalog(tmp_path, "jsonl", chunk_bytes=100_000)
     read_part(catalog, root, 1, 0)
     reads: list[tuple[int, int]] = []
-    pread = open_source.os.pread
+    pread = places.os.pread
 
     def counted(descriptor: int, length: int, start: int) -> bytes:
         reads.append((start, length))
         return pread(descriptor, length, start)
 
-    monkeypatch.setattr(open_source.os, "pread", counted)
+    monkeypatch.setattr(places.os, "pread", counted)
     read_part(catalog, root, 1, 0)
     assert reads == [(99_999, 100_001), (200_000, 8192)]
 

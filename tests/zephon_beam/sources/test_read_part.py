@@ -8,7 +8,7 @@ import pytest
 
 from tests.data_sets import open_catalog, read_all, write_files, write_parquet
 from zephon_beam.errors import DriftError, SourceError
-from zephon_beam.sources import open_source
+from zephon_beam.sources import open_source, places
 from zephon_beam.sources.read_part import read_part
 
 LINE = b'{"text": "0123456789"}\n'
@@ -88,7 +88,7 @@ def test_other_faults_of_the_system_come_through_unchanged(
     def fail(*_: object) -> bytes:
         raise OSError(errno.EIO, "broken cable")
 
-    monkeypatch.setattr(open_source.os, "pread", fail)
+    monkeypatch.setattr(places.os, "pread", fail)
     with pytest.raises(OSError, match="broken cable") as caught:
         read_part(catalog, root, 0, 0)
     assert not isinstance(caught.value, SourceError)
@@ -101,7 +101,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
     write_data_set(tmp_path, "jsonl")
     catalog, root = open_catalog(tmp_path, "jsonl")
     read_part(catalog, root, 0, 0)
-    monkeypatch.setattr(open_source.os, "pread", lambda *_: b"")
+    monkeypatch.setattr(places.os, "pread", lambda *_: b"")
     with pytest.raises(DriftError, match=r"^a: expected 46 bytes, found an end at 0"):
         read_part(catalog, root, 0, 0)
 
@@ -131,9 +131,9 @@ def test_the_identity_is_read_once_for_each_file(
     reads = []
     real = open_source.read_identity
 
-    def counted(descriptor: int, size: int) -> str:
+    def counted(file: places.OpenFile, size: int) -> str:
         reads.append(size)
-        return real(descriptor, size)
+        return real(file, size)
 
     monkeypatch.setattr(open_source, "read_identity", counted)
     read_all(catalog, root)
