@@ -1,6 +1,8 @@
 """Compressed JSON Lines: parts cut the lines like ranges do, in whatever order they are read."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,41 @@ def test_conversations_are_read_as_canonical_json(tmp_path: Path) -> None:
             read_part(catalog, root, 0, 0, content=Content(field=wrong, kind="messages"))
         with pytest.raises(RecipeError, match="messages must be a field that holds a list of mess"):
             check_columns("jsonl", str(tmp_path / "a.jsonl"), Content(field=wrong, kind="messages"))
+
+
+READ_ALL = """
+import resource, sys
+from pathlib import Path
+from tests.data_sets import open_catalog, parts
+catalog, root = open_catalog(Path(sys.argv[1]), "jsonl", chunk_bytes=1 << 18)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+largest = documents = 0
+for part in parts(catalog, root):
+    largest = max(largest, sum(map(len, part.texts)))
+    documents += len(part)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(documents, largest, (after - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("megabytes", [48, pytest.param(1024, marks=pytest.mark.long)])
+def test_a_large_file_lies_neither_in_a_part_nor_in_memory(
+    tmp_path: Path, megabytes: int, ending: str
+) -> None:
+    """A part of 256 KiB at a time, in a process of its own."""
+    member = COMPRESS[ending](b'{"text": "%s"}\n' % (b"0123456789" * 1598) * 64)
+    with (tmp_path / f"a{ending}").open("wb") as file:
+        for _ in range(megabytes):
+            file.write(member)
+    found = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    documents, largest, grown = map(int, found.stdout.split())
+    assert documents == 64 * megabytes
+    assert largest < 300_000
+    assert grown < 24 * 2**20
