@@ -1,7 +1,7 @@
 """The gate: fastokens may encode a file only when it is admitted and gives equal ids.
 
 First the file is held against the list of what fastokens implements, then both libraries encode
-the same fixed texts. That takes about two seconds of one processor, so the verdict is kept in the
+the same fixed texts. That takes one to three seconds of a processor, so the verdict is kept in the
 user's cache folder, by what it depends on.
 """
 
