@@ -6,7 +6,7 @@ PYTHON ?= .venv/bin/python
 endif
 BASE_PYTHON ?= python3
 
-.PHONY: help venv lint format test check golden bench
+.PHONY: help venv lint format test check engines golden bench
 
 help:
 	@echo "make venv    create .venv with everything for development (BASE_PYTHON=python3.11)"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make test    pytest (ARGS='-m long' for the slow suites)"
+	@echo "make engines Flink, Prism and Spark for real: needs Go, Java 17, Maven; 500 MB once"
 	@echo "make golden  the golden tests on every other Python found"
 	@echo "make bench   the scripts in tests/benchmarks/"
 
@@ -35,6 +36,9 @@ test:
 	$(PYTHON) -m pytest $(ARGS)
 
 check: lint test
+
+engines:
+	$(PYTHON) -m pytest -m engines tests/engines $(ARGS)
 
 golden:
 	.ci/golden

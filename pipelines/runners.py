@@ -102,7 +102,8 @@ def _chosen_runner(options: PipelineOptions) -> Iterator[PipelineRunner | str]:
 def _cancelled_if_left() -> Iterator[list[beam.Pipeline]]:
     """Cancel the job of a pipeline when nobody waits for it any more, as after Ctrl-C.
 
-    An engine elsewhere would go on with it, and fail only when it needs our workers.
+    Not every engine obeys. That is a waste and no harm: whoever goes on with the stream computes
+    the same objects.
     """
     pipelines: list[beam.Pipeline] = []
     try:

@@ -45,7 +45,7 @@ taskmanager.memory.jvm-overhead.max: 192m
 heartbeat.interval: 2000
 heartbeat.timeout: 30000
 restart-strategy.type: fixed-delay
-restart-strategy.fixed-delay.attempts: 10
+restart-strategy.fixed-delay.attempts: 3
 restart-strategy.fixed-delay.delay: 1 s
 classloader.resolve-order: parent-first
 classloader.check-leaked-classloader: false
@@ -90,6 +90,12 @@ class FlinkCluster:
     def job_endpoint(self) -> str:
         """Return the address of Beam's job server, as `--job_endpoint` takes it."""
         return f"localhost:{self._job}"
+
+    @property
+    def restart_count(self) -> int:
+        """Return how often jobs have been started again since the cluster was."""
+        text = self._servers[0].log.read_text(errors="replace")
+        return text.count("switched from state RUNNING to RESTARTING")
 
     @property
     def processes(self) -> list[Process]:

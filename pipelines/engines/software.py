@@ -2,12 +2,14 @@
 
 Each kind is fetched once, into a folder that names its version and appears when it is complete:
 a binary of Prism, built by Go; the jars of Flink and of Spark with Beam's job servers, resolved by
-Maven from the `.xml` files beside this module.
+Maven from the `.xml` files beside this module. `python -m pipelines.engines.software prism flink`
+fetches, and needs nothing but the standard library.
 """
 
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +32,7 @@ _FOLDERS = {
 # like a part of Gradle; the cluster that we start has the same jars already.
 _JARS = "gradle/wrapper"
 _TOOLS = {"prism": ("go",), "flink": ("java", "mvn"), "spark": ("java", "mvn")}
-_TOOL_NAMES = {"go": "Go 1.24 or newer", "java": "Java 17", "mvn": "Maven 3.6 or newer"}
+_TOOL_NAMES = {"go": "Go 1.26 or newer", "java": "Java 17", "mvn": "Maven 3.6 or newer"}
 _COSTS = {
     "prism": "about 2 minutes of compiling",
     "flink": "150 MB from Maven Central",
@@ -120,3 +122,8 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> None:
     if done.returncode != 0:
         told = [line for line in done.stdout.splitlines() if line.strip()][-5:]
         raise NotAvailableError(f"`{' '.join(words)}` failed: {' / '.join(told)}")
+
+
+if __name__ == "__main__":
+    for _engine in sys.argv[1:]:
+        require(_engine, install=True)

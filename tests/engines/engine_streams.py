@@ -14,6 +14,13 @@ from pipelines.selftest import shuffled_arrivals
 from tests.pipelines.small_streams import SmallStream, run, tree
 from transforms import tokenize_documents
 
+ENGINE_MARKS = [
+    pytest.mark.engines,
+    pytest.mark.timeout(600),
+    # Workers in threads of this process outlive a job, and miss the engine when it stops.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+"""Of each module whose tests need an engine that is not in this process."""
 SHORTEST = 120
 """Characters of the shortest document of a filtered data set."""
 CHANGES = (

@@ -1,6 +1,9 @@
 """A real Flink cluster writes the stream of one process, also when a machine of it dies."""
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,11 +11,33 @@ from pathlib import Path
 import pytest
 
 from pipelines.engines.flink import FlinkCluster
-from tests.engines.engine_streams import assert_one_tree, damaged_recipe, slow_tokenizer
-from tests.pipelines.small_streams import SmallStream, run, tree
+from tests.engines.engine_streams import (
+    ENGINE_MARKS,
+    assert_one_tree,
+    damaged_recipe,
+    slow_tokenizer,
+)
+from tests.pipelines.small_streams import ROOT, SmallStream, environment, run, tree
 from zephon_beam.errors import BadRecordError
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+pytestmark = ENGINE_MARKS
+
+# The command line, with a tokenizer that waits.
+_INTERRUPTED = """
+import sys, time
+from functools import wraps
+from pipelines.main import main
+from transforms import tokenize_documents
+usual = tokenize_documents._TokenizeParts.process
+@wraps(usual)
+def process(self, element):
+    sys.stderr.write("tokenizing\\n")
+    sys.stderr.flush()
+    time.sleep(1)
+    return usual(self, element)
+tokenize_documents._TokenizeParts.process = process
+sys.exit(main())
+"""
 
 
 def test_several_advances_on_two_task_managers_with_shuffled_arrivals(
@@ -59,6 +84,7 @@ def test_a_task_manager_that_is_killed_and_replaced_changes_no_byte(
         return note.exists() if moment == "tokenizing" else any(stream.glob("shards/*/*.arrow"))
 
     flags = [*flink_flags, "--parallelism=2"]
+    restarts = flink.restart_count
     # Processes end with the thread that started them, so that this one starts the new one.
     with slow_tokenizer(monkeypatch, note, 0.1), ThreadPoolExecutor(1) as driver:
         running = driver.submit(run, expected.recipe, stream, options=flags)
@@ -70,6 +96,7 @@ def test_a_task_manager_that_is_killed_and_replaced_changes_no_byte(
         flink.add_task_manager()
         facts = running.result()
     assert unfinished
+    assert flink.restart_count > restarts
     assert facts["finished"]
     assert tree(stream) == expected.tree
     flink.wait()
@@ -83,3 +110,28 @@ def test_what_a_worker_met_is_one_line(
     with pytest.raises(BadRecordError, match=r"part-1\.jsonl.*line 5") as caught:
         run(recipe, tmp_path / "s", options=flink_flags)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_was_interrupted_goes_on_beside_the_job_that_it_left(
+    flink_flags: list[str], expected: SmallStream, tmp_path: Path
+) -> None:
+    """Beam's job server does not end the job in the cluster: both compute the same advance."""
+    stream = tmp_path / "s"
+    words = [sys.executable, "-c", _INTERRUPTED, "run", expected.recipe, "--stream", stream]
+    with subprocess.Popen(
+        [str(word) for word in [*words, *flink_flags]],
+        env=environment(),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stderr is not None
+        for line in command.stderr:
+            if line == "tokenizing\n":
+                break
+        command.send_signal(signal.SIGINT)
+        told = command.stderr.read()
+        assert command.wait() == 130, told
+    assert "interrupted; the stream is intact" in told
+    assert run(expected.recipe, stream, options=flink_flags)["finished"]
+    assert tree(stream) == expected.tree

@@ -76,7 +76,7 @@ def test_what_is_missing_is_said(
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert main(["selftest", "--engines=prism,flink,spark,portable,dataflow", "--install"]) == 1
     out = capsys.readouterr().out
-    assert "prism             not available: install Go 1.24 or newer\n" in out
+    assert "prism             not available: install Go 1.26 or newer\n" in out
     assert "flink             not available: install Java 17 and Maven 3.6 or newer\n" in out
     assert "portable          not available: name one with --job_endpoint\n" in out
     assert "dataflow          not available: name one with --project\n" in out

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.engine_streams import assert_one_tree, damaged_recipe
+from tests.engines.engine_streams import ENGINE_MARKS, assert_one_tree, damaged_recipe
 from tests.pipelines.small_streams import SmallStream, run
 from zephon_beam.errors import BadRecordError
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+pytestmark = ENGINE_MARKS
 
 
 def test_several_advances_with_shuffled_arrivals(

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests.engines.engine_streams import ENGINE_MARKS
 from tests.pipelines.small_streams import SmallStream, run, tree
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+pytestmark = ENGINE_MARKS
 
 
 def test_each_advance_on_another_engine(
