@@ -226,7 +226,7 @@ def _read_in_process(folder: str, start: Any, results: Any) -> None:
 
 def test_of_many_processes_one_fetches(tmp_path: Path) -> None:
     """Each object once on the host, while there is room."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     start, results = context.Event(), context.Queue()
     workers = [
         context.Process(target=_read_in_process, args=(str(tmp_path), start, results))
@@ -284,6 +284,7 @@ def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path, function: str) 
     assert len(copies(tmp_path)) == 2
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
     """A worker that was forked in the middle of a fetch lives on; the object is read by others."""
     cache = LocalCache(tmp_path)

@@ -1,6 +1,7 @@
 """Faults of an object store: those that go away are waited out, the others are told by name."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.object_stores import Proxy, proxy_before
 from zephon_beam.errors import DeterminismError, StoreError
 from zephon_beam.store import bucket
 from zephon_beam.store.base import Store, open_store
+from zephon_beam.store.remote import SMALL_BYTES
 
 # The client of Google leaves the connections of answers that it does not read to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -170,6 +172,28 @@ def test_what_was_looked_up_is_not_asked_again(store: Store, proxy: Proxy) -> No
     asked = len(proxy.requests)
     store.open_mmap("old")
     assert len(proxy.requests) - asked == 1
+
+
+def test_what_is_expected_is_fetched_before_it_is_wanted(store: Store, proxy: Proxy) -> None:
+    """In the background, without a request more; what goes wrong is met when it is wanted."""
+    content = os.urandom(SMALL_BYTES + 1)
+    for name in ("a", "b"):
+        store.put_if_absent(name, content)
+    store.expect("a")
+    assert store.exists("a")
+    asked = len(proxy.requests)
+    store.expect("a")
+    end = time.monotonic() + 30
+    while len(proxy.requests) == asked:
+        assert time.monotonic() < end
+    assert bytes(store.open_mmap("a")) == content
+    assert len(proxy.requests) == asked + 1
+    assert store.exists("b")
+    other = open_store(store.uri)
+    other.delete("b")
+    store.expect("b")
+    with pytest.raises(FileNotFoundError):
+        store.open_mmap("b")
 
 
 def test_advice_is_not_written_more_often_than_buckets_allow(store: Store, proxy: Proxy) -> None:

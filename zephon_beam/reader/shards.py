@@ -191,6 +191,7 @@ class Shards:
             data = self._store.open_mmap(name)
         except FileNotFoundError as error:
             raise CorruptObjectError(broken_stream(name, "the stream goes on after it")) from error
+        self._store.expect(shard_name(lane, shard + 1))
         header, batch = open_batch(data, name)
         found = OpenShard(data, batch, name)
         self._check(header, found, name, lane, shard)

@@ -51,6 +51,9 @@ class Store(Protocol):
     def open_mmap(self, name: str) -> memoryview:
         """Map a whole object for reading, without copying where the store allows it."""
 
+    def expect(self, name: str) -> None:
+        """Hint that an object which was seen is to be mapped soon; changes nothing but speed."""
+
     def exists(self, name: str) -> bool:
         """Say whether an object of that name exists."""
 

@@ -97,6 +97,9 @@ class LocalStore:
             flags = mmap.MAP_SHARED | (_POPULATE if size <= _POPULATE_BYTES else 0)
             return memoryview(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
 
+    def expect(self, name: str) -> None:
+        """Do nothing: the system reads ahead."""
+
     def exists(self, name: str) -> bool:
         """Say whether the file exists."""
         return self._path(name).is_file()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 from zephon_beam.errors import StoreError
+from zephon_beam.store.ahead import fetch_ahead
 from zephon_beam.store.base import SameContent
 from zephon_beam.store.bucket import Bucket, ObjectInfo, split_address
 from zephon_beam.store.cache import LocalCache
@@ -102,6 +103,12 @@ class RemoteStore:
                 continue
         raise FileNotFoundError(2, "No such object", self._place(name))
 
+    def expect(self, name: str) -> None:
+        """Copy an object to the local disk in the background, if it is known and large."""
+        info = self._known.get(self._key(name))
+        if info is not None and self._is_copied(info):
+            fetch_ahead(lambda: self._open(info))
+
     def exists(self, name: str) -> bool:
         """Ask whether an object exists."""
         info = self._bucket.stat(self._key(name))
@@ -141,7 +148,7 @@ class RemoteStore:
 
     def _open(self, info: ObjectInfo) -> memoryview:
         """Read the very version that was described, from the local disk if it is there."""
-        if self._cache is None or info.size <= SMALL_BYTES:
+        if self._cache is None or not self._is_copied(info):
             return memoryview(self._bucket.read(info.key, info.version))
         return self._cache.open(
             f"{self._bucket.uri}/{info.key}",
@@ -149,6 +156,9 @@ class RemoteStore:
             info.size,
             lambda: self._bucket.read(info.key, info.version),
         )
+
+    def _is_copied(self, info: ObjectInfo) -> bool:
+        return self._cache is not None and info.size > SMALL_BYTES
 
     def _remember(self, info: ObjectInfo) -> None:
         if len(self._known) >= _REMEMBERED:
