@@ -1,0 +1,210 @@
+"""Streams in a bucket are those in a folder, object by object, whatever happens on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from pipelines.run import run_stream
+from tests.object_stores import proxy_before
+from tests.pipelines.small_streams import LANES, ROOT, SmallStream, environment
+from tests.pipelines.test_golden_stream import RECIPE, STREAM, TREE
+from zephon_beam.errors import DriftError, StoreError
+from zephon_beam.inspection import inspect_stream
+from zephon_beam.reader import StreamReader
+from zephon_beam.store import bucket
+from zephon_beam.store.base import open_store
+from zephon_beam.verification import verify_stream
+
+# The client of Google leaves the connections of answers that it does not read to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def bucket_tree(stream: str) -> dict[str, str]:
+    """Digest every object that may never differ, byte by byte."""
+    store = open_store(stream)
+    return {
+        name: blake2b(store.get(name), digest_size=16).hexdigest()
+        for kind in ("shards", "state", "end")
+        for name in store.list(f"{kind}/")
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "run_options"),
+    [("gcs", {}), ("gcs", {"advance_bytes": 1, "drain_bytes": 1}), ("s3", {}), ("azure", {})],
+)
+def test_the_golden_stream_is_the_same_in_a_bucket(
+    request: pytest.FixtureRequest, kind: str, run_options: dict[str, Any]
+) -> None:
+    """Every stored byte, in one advance and in many, and what looks at it."""
+    stream = f"{request.getfixturevalue(kind)}/s"
+    facts = run_stream(RECIPE, stream, **run_options)
+    assert facts["finished"]
+    assert bucket_tree(stream) == TREE
+    assert run_stream(RECIPE, stream)["advances"] == 0
+    assert inspect_stream(stream)["samples"] == facts["samples"]
+    report = verify_stream(stream)
+    assert report.faults == ()
+    assert report.stream_digest == STREAM
+
+
+def test_sources_in_a_bucket_give_the_samples_of_local_ones(gcs: str, tmp_path: Path) -> None:
+    """The same rows; the stream is another one, for its sources are known by other identities."""
+    copy_files(RECIPE.parent / "corpus", f"{gcs}/corpus")
+    text = RECIPE.read_text().replace("files: corpus/", f"files: {gcs}/corpus/")
+    assert text.count(gcs) == 2
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text.replace("tokenizer.json", str(RECIPE.parent / "tokenizer.json")))
+    stream = tmp_path / "stream"
+    assert run_stream(recipe, stream)["finished"]
+    assert verify_stream(str(stream)).stream_digest == STREAM
+    store = open_store(f"{gcs}/corpus")
+    store.replace("notes/a.jsonl", store.get("notes/a.jsonl")[:-1] + b" ")
+    store.replace("notes/c.jsonl", b"")
+    with pytest.raises(DriftError, match=r"datasets.notes: 'c.jsonl' is new"):
+        run_stream(recipe, stream)
+
+
+def read_all(stream: str | Path, **options: Any) -> list[bytes]:
+    """Return the tokens of every microbatch."""
+    with_tokens = StreamReader(
+        stream, global_batch_size=8, micro_batch_size=4, fields=["tokens", "sample_ids"], **options
+    )
+    return [batch["sample_ids"].tobytes() + batch["tokens"].tobytes() for batch in with_tokens]
+
+
+def test_a_reader_finds_the_same_batches_in_a_bucket(
+    gcs: str, narrow: SmallStream, own_cache: Path
+) -> None:
+    """Also from copies on the local disk, by other ranks and at another time."""
+    copy_files(narrow.folder, gcs)
+    expected = read_all(narrow.folder)
+    assert len(expected) > 4
+    assert read_all(gcs) == expected
+    assert read_all(gcs) == expected
+    halves = [read_all(gcs, dp_rank=rank, dp_world_size=2) for rank in range(2)]
+    steps = [read_all(narrow.folder, dp_rank=rank, dp_world_size=2) for rank in range(2)]
+    assert halves == steps
+    assert own_cache.is_dir() == any(own_cache.rglob("objects/*"))
+
+
+def copy_files(folder: Path, address: str) -> None:
+    """Copy the files of a folder into a bucket."""
+    store = open_store(address)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            store.put_if_absent(path.relative_to(folder).as_posix(), path.read_bytes())
+
+
+def test_two_runs_at_once_make_one_stream(gcs: str, narrow: SmallStream) -> None:
+    """Each finds what the other has created."""
+    program = [sys.executable, "-m", "pipelines.main", "run", str(narrow.recipe)]
+    words = [*program, "--stream", f"{gcs}/s", "--advance-bytes=24KiB", "--json"]
+    runs = [
+        subprocess.Popen(words, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for run in runs:
+        out, _ = run.communicate(timeout=120)
+        assert run.returncode == 0
+        assert json.loads(out)["finished"]
+    assert bucket_tree(f"{gcs}/s") == narrow.tree
+
+
+def test_a_run_that_is_killed_goes_on(gcs: str, narrow: SmallStream) -> None:
+    """At several moments, told by what it has stored."""
+    stream = f"{gcs}/s"
+    words = [sys.executable, "-m", "pipelines.main", "run", str(narrow.recipe)]
+    words += ["--stream", stream, "--advance-bytes=1"]
+    store = open_store(stream)
+    for moment in ("shards/lane-00001/000000000.arrow", "advances/000002.json"):
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(words, env=environment(), cwd=ROOT, stderr=quiet) as run:
+            while not store.exists(moment):
+                assert run.poll() is None
+            run.send_signal(signal.SIGKILL)
+            assert run.wait(60) == -signal.SIGKILL
+    run_stream(narrow.recipe, stream, advance_bytes=24 * 1024)
+    assert bucket_tree(stream) == narrow.tree
+
+
+def test_a_run_waits_out_a_store_that_fails_now_and_then(
+    gcs: str, narrow: SmallStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request in four meets a fault, of every kind that goes away."""
+    monkeypatch.setattr(bucket, "FIRST_PAUSE_SECS", 0.01)
+    monkeypatch.setattr(bucket, "LONGEST_PAUSE_SECS", 0.05)
+    faults = ("", "", "503", "", "", "", "429", "", "", "lose", "", "", "", "reset", "", "500")
+    with proxy_before(os.environ["STORAGE_EMULATOR_HOST"]) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
+        proxy.fail(*faults * 200)
+        facts = run_stream(narrow.recipe, f"{gcs}/s", advance_bytes=24 * 1024)
+        assert facts["finished"]
+        proxy.fail()
+        assert bucket_tree(f"{gcs}/s") == narrow.tree
+
+
+def test_a_run_ends_when_the_store_fails_for_too_long_and_goes_on_later(
+    gcs: str, narrow: SmallStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bounded time, with one clear error, and the stream is intact."""
+    stream = f"{gcs}/s"
+    with proxy_before(os.environ["STORAGE_EMULATOR_HOST"]) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
+        monkeypatch.setattr(bucket, "FIRST_PAUSE_SECS", 0.01)
+        monkeypatch.setattr(bucket, "DEADLINE_SECS", 0.3)
+        proxy.fail(*[""] * 60, *["503"] * 100_000)
+        with pytest.raises(
+            StoreError, match=f"store must be able to .* {stream}/.*; check the net"
+        ):
+            run_stream(narrow.recipe, stream, advance_bytes=1)
+        proxy.fail()
+        run_stream(narrow.recipe, stream)
+        assert bucket_tree(stream) == narrow.tree
+
+
+def test_requests_of_a_run_and_of_a_reader_are_few(
+    gcs: str, narrow: SmallStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a shard costs to write and to read, so that a needless request is noticed."""
+    shards = sum(name.startswith("shards/") for name in narrow.tree)
+    stream = f"{gcs}/s"
+    with proxy_before(os.environ["STORAGE_EMULATOR_HOST"]) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
+        run_stream(narrow.recipe, stream)
+        asked = Counter(map(_kind, proxy.requests))
+        # A shard is its lane state and itself, without a look before.
+        assert asked["create shards"] == asked["create state"] == shards
+        proxy.requests.clear()
+        read_all(stream)
+        asked = Counter(map(_kind, proxy.requests))
+        # To find a shard and to read it is one request each.
+        assert asked["read shards"] == shards
+        assert asked["stat shards"] <= shards + LANES
+        assert sum(asked.values()) <= 2 * shards + 2 * LANES + 1
+        proxy.requests.clear()
+        StreamReader(stream, global_batch_size=8, micro_batch_size=4)
+        assert list(map(_kind, proxy.requests)) == ["read stream.json"]
+
+
+def _kind(request: str) -> str:
+    """Name what a request asks for, and of which folder of the stream `s`."""
+    method, _, path = unquote(request).partition(" ")
+    if "prefix=" in path:
+        doing, name = "list", path.partition("prefix=")[2]
+    elif method == "POST":
+        doing = "create" if "ifGenerationMatch=0" in path else "replace"
+        name = path.partition("#")[2]
+    else:
+        doing = "read" if "alt=media" in path else "delete" if method == "DELETE" else "stat"
+        name = path.partition("/o/")[2]
+    return f"{doing} {name.removeprefix('s/').partition('/')[0].partition('?')[0]}"
