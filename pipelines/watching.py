@@ -29,7 +29,11 @@ def watched_lanes(
 
     def watch() -> None:
         while not stopped.wait(_INTERVAL_SECS):
-            advice = [_read(store, head.lane, plan.advance) for head in position.heads]
+            # A store that does not answer takes its time with every lane.
+            advice = [
+                {} if stopped.is_set() else _read(store, head.lane, plan.advance)
+                for head in position.heads
+            ]
             samples = [
                 max(head.samples, known.get("samples", 0))
                 for head, known in zip(position.heads, advice, strict=True)
