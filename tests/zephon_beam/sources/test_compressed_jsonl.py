@@ -81,6 +81,25 @@ def test_lines_longer_than_a_step_are_found_from_the_start(tmp_path: Path) -> No
         assert again.last == (part == len(forward) - 1)
 
 
+@pytest.mark.parametrize("part_bytes", [14, 28, 42, 70, 1000])
+def test_damage_belongs_to_the_part_in_which_its_line_begins(
+    tmp_path: Path, part_bytes: int
+) -> None:
+    """Also where that is the first byte of a part; a part before it is not the last one."""
+    data = write_lines(tmp_path / "a.jsonl.gz", ["1", "2", "3", "4", "5"])
+    with (tmp_path / "a.jsonl.gz").open("ab") as file:
+        file.write(b"garbage")
+    assert len(data) == 5 * 14
+    catalog, root = open_catalog(tmp_path, "jsonl", chunk_bytes=part_bytes)
+    last = len(data) // part_bytes
+    for part in [*range(last + 1), *reversed(range(last + 1))]:
+        found = read_part(catalog, root, 0, part, quarantine=True)
+        share = range(part * part_bytes, (part + 1) * part_bytes)
+        assert found.locators.tolist() == [n for n in range(0, 84, 14) if n in share]
+        assert [entry.locator for entry in found.quarantined] == [70] * (part == last)
+        assert found.last == (part == last)
+
+
 def test_plain_and_compressed_files_of_one_data_set_give_the_same(tmp_path: Path) -> None:
     """Each is cut as its name says."""
     texts = [f"text {number} " * (number % 7) for number in range(50)]
