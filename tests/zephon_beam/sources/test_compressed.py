@@ -119,6 +119,17 @@ def test_all_bytes_before_the_damage_are_given(tmp_path: Path, ending: str, plac
         assert damage is not None
 
 
+@pytest.mark.parametrize("length", range(20, 60))
+def test_nothing_is_left_inside_a_decoder_at_an_early_end(tmp_path: Path, length: int) -> None:
+    """A few bytes of a file may stand for a thousand, of which a read takes some."""
+    data = COMPRESS[".gz"](b"x" * 100_000)[:length]
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    expected = readable(".gz", data)
+    for limit in (STEP_BYTES, len(expected) or 1, 1):
+        assert expand(path, limit)[0] == expected
+
+
 def test_damage_of_zstd_is_found_by_its_structure(tmp_path: Path) -> None:
     """What stands in the frames before it is given."""
     path = tmp_path / "a.zst"
