@@ -237,11 +237,37 @@ def reference_batch(stream: FakeStream, samples: Sequence[int]) -> dict[str, Any
         bounds.append(begin + seq_len)
     result = {name: np.array(batch[name]).reshape(len(samples), seq_len) for name in names}
     result["tokens"] = result["input_ids"]
+    padded, real = reference_slots(stream, samples)
+    result["cu_seqlens_padded"], result["cu_seqlens_real"] = np.array(padded), np.array(real)
     result["cu_seqlens"] = np.array(bounds)
     result["max_seqlen"] = max(b - a for a, b in pairwise(bounds))
     result["num_valid_tokens"] = int(sum(batch["loss_mask"]))
     result["sample_ids"] = np.array(samples)
     return result
+
+
+def reference_slots(stream: FakeStream, samples: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Walk through rows slot by slot; return bounds in memory and sums of real lengths."""
+    multiple = stream.manifest.recipe.get("packing", {}).get("segment_multiple", 1)
+    padded, real = [0], [0]
+
+    def add(whole: int, used: int) -> None:
+        if whole:
+            padded.append(padded[-1] + whole)
+            real.append(real[-1] + used)
+
+    for sample in samples:
+        place = 0
+        for segment in stream.row(sample) if sample >= 0 else []:
+            add(segment.start - place, segment.start - place)
+            place = segment.start
+            while place < segment.start + len(segment.tokens):
+                place += multiple
+            place = min(place, stream.manifest.seq_len)
+            add(place - segment.start, len(segment.tokens))
+        rest = stream.manifest.seq_len - place
+        add(rest, rest)
+    return padded, real
 
 
 def reference_share(
@@ -256,11 +282,25 @@ def reference_share(
 ) -> list[list[int]]:
     """Deal a step's samples out, one list a microbatch, filled up with -1."""
     placed = list(step)
-    if placement == "by_lane":
+    if placement != "contiguous":
         placed.sort(key=lambda sample: stream.order[sample])
-    low, high = (r * len(placed) // dp_world_size for r in (dp_rank, dp_rank + 1))
-    mine = placed[low:high]
+    bounds = [rank * len(placed) // dp_world_size for rank in range(dp_world_size + 1)]
+    if placement == "balanced":
+        mine = _balanced(stream, placed, bounds)[dp_rank]
+    else:
+        mine = placed[bounds[dp_rank] : bounds[dp_rank + 1]]
     largest = -(-global_batch_size // dp_world_size)
     count = -(-largest // micro_batch_size)
     mine += [-1] * (count * micro_batch_size - len(mine))
     return [mine[k * micro_batch_size : (k + 1) * micro_batch_size] for k in range(count)]
+
+
+def _balanced(stream: FakeStream, placed: Sequence[int], bounds: Sequence[int]) -> list[list[int]]:
+    """Give each sample, the costliest first, to the rank with the least cost that has room."""
+    cost = {s: sum(len(segment.tokens) ** 2 for segment in stream.row(s)) for s in placed}
+    ranks: list[list[int]] = [[] for _ in bounds[1:]]
+    for sample in sorted(placed, key=lambda sample: -cost[sample]):
+        open_ranks = [r for r in range(len(ranks)) if len(ranks[r]) < bounds[r + 1] - bounds[r]]
+        chosen = min(open_ranks, key=lambda rank: (sum(cost[s] for s in ranks[rank]), rank))
+        ranks[chosen].append(sample)
+    return [sorted(rank, key=placed.index) for rank in ranks]

@@ -24,6 +24,8 @@ FIELDS = (
     "loss_mask",
     "dataset_ids",
     "cu_seqlens",
+    "cu_seqlens_padded",
+    "cu_seqlens_real",
     "max_seqlen",
     "num_valid_tokens",
     "global_num_valid_tokens",
@@ -41,6 +43,7 @@ DEFAULT_FIELDS = (
     "num_valid_tokens",
     "sample_ids",
 )
+_BOUNDS = ("cu_seqlens", "cu_seqlens_padded", "cu_seqlens_real")
 _ARRAY_FIELDS = frozenset(FIELDS[:6]) | {"sample_ids", "tokens"}
 
 
@@ -73,7 +76,11 @@ class BatchBuilder:
         fields: tuple[str, ...],
         micro_batch_size: int,
         index_dtype: npt.DTypeLike,
+        cu_seqlens_len: int | None = None,
     ) -> None:
+        """Prepare for the rows of a stream; see `StreamReader` for the arguments."""
+        self._segment_multiple = manifest.recipe.get("packing", {}).get("segment_multiple", 1)
+        self._cu_seqlens_len = cu_seqlens_len
         self._seq_len = manifest.seq_len
         self._pad_id = manifest.pad_id
         self._token_dtype = np.dtype(manifest.token_dtype)
@@ -104,6 +111,7 @@ class BatchBuilder:
             pad_id=self._pad_id,
             token_dtype=self._token_dtype,
             index_dtype=self._index_dtype,
+            segment_multiple=self._segment_multiple,
         )
         batches: list[dict[str, Any]] = [{} for _ in global_valid]
         for field in self._fields:
@@ -115,6 +123,22 @@ class BatchBuilder:
                 for batch, count in zip(batches, global_valid, strict=True):
                     batch[field] = count
             else:
-                for batch, value in zip(batches, getattr(block, field)(size), strict=True):
+                values = getattr(block, field)(size)
+                if self._cu_seqlens_len is not None and field in _BOUNDS:
+                    values = [_fill_up(field, value, self._cu_seqlens_len) for value in values]
+                for batch, value in zip(batches, values, strict=True):
                     batch[field] = value
         return batches
+
+
+def _fill_up(field: str, bounds: Array, length: int) -> Array:
+    """Repeat the last bound, so that all arrays have one length; what is added is empty."""
+    if len(bounds) > length:
+        raise RecipeError(
+            f"cu_seqlens_len must be at least {len(bounds)}, the entries of {field} in this "
+            f"microbatch, got {length}; documents would be lost; raise it, or bound the documents "
+            "of a row with packing.max_segments"
+        )
+    filled = np.full(length, bounds[-1], np.int32)
+    filled[: len(bounds)] = bounds
+    return filled

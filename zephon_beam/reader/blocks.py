@@ -50,6 +50,8 @@ class Block:
     pad_id: int
     token_dtype: "np.dtype[Any]"
     index_dtype: "np.dtype[Any]"
+    segment_multiple: int = 1
+    """Places in a row that segments begin at are multiples of it."""
 
     @cached_property
     def tokens(self) -> Array:
@@ -134,6 +136,18 @@ class Block:
             for first, last in pairwise(self._microbatch_runs(micro_batch_size))
         ]
 
+    def cu_seqlens_padded(self, micro_batch_size: int) -> list[Array]:
+        """Bounds of the slots of each flattened microbatch, int32, from 0 to mb·seq_len.
+
+        A slot is a segment with the padding that aligns the next one, or the rest of a row. Where
+        segments are not aligned it is `cu_seqlens`.
+        """
+        return self._cumulated(self._slots[1], micro_batch_size)
+
+    def cu_seqlens_real(self, micro_batch_size: int) -> list[Array]:
+        """Cumulated lengths of the slots without the padding that aligns the next one, int32."""
+        return self._cumulated(self._slots[2], micro_batch_size)
+
     def max_seqlen(self, micro_batch_size: int) -> list[int]:
         """Length of the longest run of each microbatch, padding included."""
         firsts = self._microbatch_runs(micro_batch_size)[:-1]
@@ -204,6 +218,30 @@ class Block:
         firsts[row:] += base - row
         places: list[int] = firsts[::micro_batch_size].tolist()
         return places
+
+    @cached_property
+    def _slots(self) -> tuple[Array, Array, Array]:
+        """Slots before each run and all, int64[runs + 1]; whole and real lengths, int64[slots].
+
+        runs      | segment  ·  ·  ·  | segment  ·    ·  ·  ·  · |
+        slots     | segment + padding | segment + . | rest       |
+        """
+        lengths, numbers = self._run_lengths, self._run_numbers
+        starts = self._of_runs(lambda shard: shard.runs.starts, 0)
+        # Padding at the start of a row aligns nothing, and 0 is aligned already.
+        aligning = np.where(numbers == 0, np.minimum(-starts % self.segment_multiple, lengths), 0)
+        real = lengths - aligning
+        whole = real.copy()
+        whole[:-1] += aligning[1:]
+        kept = real > 0
+        before = np.concatenate(([0], np.cumsum(kept)))
+        return before, whole[kept], real[kept]
+
+    def _cumulated(self, lengths: Array, micro_batch_size: int) -> list[Array]:
+        """Cumulate lengths of slots within each microbatch, from 0, int32."""
+        sums = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        places = self._slots[0][self._microbatch_runs(micro_batch_size)].tolist()
+        return [sums[first : last + 1] - sums[first] for first, last in pairwise(places)]
 
     @cached_property
     def _segment_bounds(self) -> list[tuple[OpenShard, int, int]]:

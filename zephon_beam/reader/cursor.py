@@ -160,6 +160,15 @@ def following_step(cursor: Cursor, global_batch_size: int) -> Cursor:
     return without_skipped(edge, global_batch_size)
 
 
+def advance(cursor: Cursor, topology: Topology, microbatches: int) -> Cursor:
+    """Return the position after so many more microbatches."""
+    place = cursor.microbatch + microbatches
+    while place >= topology.microbatches_per_step:
+        cursor = following_step(cursor, topology.global_batch_size)
+        place -= topology.microbatches_per_step
+    return replace(cursor, microbatch=place)
+
+
 def _check_same_topology(state: Mapping[str, Any], topology: Topology, microbatch: int) -> None:
     saved = Topology(
         dp_world_size=_integer(state, "dp_world_size", 1),

@@ -14,12 +14,15 @@ samples 0…7 of a stream with 2 lanes (even numbers lie in lane 0) on 2 ranks:
 
     contiguous   rank 0: 0 1 2 3   rank 1: 4 5 6 7     each rank touches every lane
     by_lane      rank 0: 0 2 4 6   rank 1: 1 3 5 7     each rank reads long runs of few lanes
+    balanced     the costliest sample first, each to the rank with the least cost so far
 """
+
+import heapq
 
 import numpy as np
 import numpy.typing as npt
 
-PLACEMENTS = ("by_lane", "contiguous")
+PLACEMENTS = ("by_lane", "contiguous", "balanced")
 
 IntArray = npt.NDArray[np.int64]
 
@@ -56,6 +59,36 @@ def place_samples(lanes: IntArray, placement: str) -> IntArray:
         placement: `contiguous` keeps the global order; `by_lane` sorts by (lane, index), where
             the index needs no sorting because global order has each lane's in order.
     """
-    if placement == "by_lane":
-        return np.argsort(lanes, kind="stable")
-    return np.arange(len(lanes))
+    if placement == "contiguous":
+        return np.arange(len(lanes))
+    return np.argsort(lanes, kind="stable")
+
+
+def balance_samples(order: IntArray, costs: IntArray, dp_world_size: int) -> IntArray:
+    """Return samples in the order in which they are dealt out so that ranks have alike costs.
+
+    The costliest sample goes first, each to the rank that has the least cost so far and room, the
+    lowest rank where several have. Ranks keep the sizes that `rank_share` gives them, and within a
+    rank samples keep the order they came in.
+
+    Args:
+        order: the samples, a permutation of 0…n-1, int64[n]; decides between equal costs.
+        costs: of sample 0, 1, …, int64[n].
+        dp_world_size: number of ranks.
+
+    Source: R. L. Graham, "Bounds on multiprocessing timing anomalies" (1969), the rule of the
+        longest processing time.
+    """
+    count = len(order)
+    shares = [rank_share(count, rank, dp_world_size) for rank in range(dp_world_size)]
+    room = [last - first for first, last in shares]
+    heap = [(0, rank) for rank in range(dp_world_size) if room[rank]]
+    owners = np.empty(count, np.int64)
+    placed = costs[order]
+    for place in np.argsort(-placed, kind="stable").tolist():
+        cost, rank = heapq.heappop(heap)
+        owners[place] = rank
+        room[rank] -= 1
+        if room[rank]:
+            heapq.heappush(heap, (cost + int(placed[place]), rank))
+    return order[np.argsort(owners, kind="stable")]

@@ -34,8 +34,8 @@ class ReadAhead:
         self._in_hand = None
         self._block = 1
 
-    def build(self, cursor: Cursor, topology: Topology) -> list[dict[str, Any]]:
-        """Build microbatches from the cursor on; none at the end of a finite stream."""
+    def build(self, cursor: Cursor, topology: Topology, stride: int = 1) -> list[dict[str, Any]]:
+        """Build each `stride`-th microbatch from the cursor on; none at the end of a stream."""
         step = self._step_at(cursor.next_sample, topology)
         size, place, room = topology.micro_batch_size, cursor.microbatch, self._grow(topology)
         count = topology.microbatches_per_step
@@ -43,22 +43,28 @@ class ReadAhead:
         sample_ids: list[IntArray] = []
         valid: list[int] = []
         while step is not None:
-            end = min(place + room, count)
+            places = range(place, count, stride)[:room]
+            stretches = _stretches(places, size)
             try:
-                parts += self._steps.open_rows(step, place * size, end * size)
+                opened = [self._steps.open_rows(step, *stretch) for stretch in stretches]
             except (ZephonBeamError, OSError):
                 if not valid:
                     raise
                 break
             self._in_hand = step
-            sample_ids.append(step.sample_ids[place * size : end * size])
-            valid += [step.global_valid] * (end - place)
-            room -= end - place
+            for rows, (begin, end) in zip(opened, stretches, strict=True):
+                parts += rows
+                sample_ids.append(step.sample_ids[begin:end])
+            valid += [step.global_valid] * len(places)
+            room -= len(places)
             # Filler stands at the end of a block, so a step with filler is the block's last.
-            if room == 0 or len(step.sample_ids) < end * size:
+            if room == 0 or len(step.sample_ids) < stretches[-1][1]:
                 break
-            cursor = following_step(cursor, topology.global_batch_size)
-            step, place = self._step_if_ready(cursor.next_sample, topology), 0
+            place = places[-1] + stride
+            while place >= count:
+                cursor = following_step(cursor, topology.global_batch_size)
+                place -= count
+            step = self._step_if_ready(cursor.next_sample, topology)
         return self._builder.build(parts, np.concatenate(sample_ids), valid) if valid else []
 
     def _grow(self, topology: Topology) -> int:
@@ -80,3 +86,10 @@ class ReadAhead:
             return self._steps.find(first, topology, wait=False)
         except (ZephonBeamError, OSError):
             return None
+
+
+def _stretches(places: range, size: int) -> list[tuple[int, int]]:
+    """Half-open ranges of rows that hold microbatches of a share; neighbours are joined."""
+    if places.step == 1:
+        return [(places.start * size, places.stop * size)]
+    return [(place * size, (place + 1) * size) for place in places]

@@ -14,7 +14,7 @@ from zephon_beam.manifest import Manifest
 from zephon_beam.reader.availability import Availability, Missing
 from zephon_beam.reader.blocks import Rows
 from zephon_beam.reader.cursor import Topology
-from zephon_beam.reader.ranks import IntArray, place_samples, rank_share
+from zephon_beam.reader.ranks import IntArray, balance_samples, place_samples, rank_share
 from zephon_beam.reader.shards import Shards, broken_stream
 from zephon_beam.reader.waiting import Waiting
 from zephon_beam.retained import first_retained_sample, read_first_shards
@@ -82,7 +82,11 @@ class Steps:
                 counts = part.shard.valid_tokens[part.first : part.first + part.count]
                 global_valid += int(counts.sum())
         low, high = rank_share(last - first, self._dp_rank, topology.dp_world_size)
-        mine = place_samples(lanes, topology.placement)[low:high]
+        placed = place_samples(lanes, topology.placement)
+        if topology.placement == "balanced":
+            costs = self._costs(lanes, indices, placed)
+            placed = balance_samples(placed, costs, topology.dp_world_size)
+        mine = placed[low:high]
         return Step(
             first_sample=first,
             stretches=self._stretches(lanes[mine], indices[mine]),
@@ -102,6 +106,19 @@ class Steps:
             if place >= end:
                 break
         return parts
+
+    def _costs(self, lanes: IntArray, indices: IntArray, by_lane: IntArray) -> IntArray:
+        """Cost of each sample in attention: the sum of the squared lengths of its segments."""
+        costs = np.empty(len(lanes), np.int64)
+        done = 0
+        for stretch in self._stretches(lanes[by_lane], indices[by_lane]):
+            part = self._open(*stretch)
+            squares = part.shard.segments("segment_lengths").astype(np.int64) ** 2
+            sums = np.concatenate(([0], np.cumsum(squares)))[part.shard.segment_offsets]
+            found = np.diff(sums)[part.first : part.first + part.count]
+            costs[by_lane[done : done + part.count]] = found
+            done += part.count
+        return costs
 
     def _wait_for(self, first: int, last: int) -> None:
         missing = self._availability.look(first, last)

@@ -20,6 +20,7 @@ from zephon_beam.reader.cursor import (
     Cursor,
     Topology,
     add_range,
+    advance,
     decode_state,
     encode_state,
     first_sample_of,
@@ -53,6 +54,8 @@ class StreamReader:
         loss_mask                 uint8 [mb, seq_len]         1 where the label counts
         dataset_ids               uint16 [mb, seq_len]        place in the recipe, 0xFFFF padding
         cu_seqlens                int32 [runs + 1]            boundaries in the flattened batch
+        cu_seqlens_padded         int32 [slots + 1]           the same with aligned segments whole
+        cu_seqlens_real           int32 [slots + 1]           cumulated lengths without alignment
         max_seqlen                int                         longest run
         num_valid_tokens          int                         labels that count in this batch
         global_num_valid_tokens   int                         the same for the step on all ranks
@@ -80,13 +83,16 @@ class StreamReader:
         timeout: float | None = None,
         verify_digests: bool = False,
         index_dtype: npt.DTypeLike = np.int32,
+        cu_seqlens_len: int | None = None,
+        stride: int = 1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Open a stream; reads its `stream.json` and nothing else.
 
         Args:
-            stream: path or URI of the stream.
+            stream: path or URI of the stream, or what `zephon_beam.serve.serve` gives, whose
+                pipeline is then looked at while the reader waits.
             global_batch_size: samples of a step, over all ranks.
             micro_batch_size: rows of each batch.
             dp_rank: this reader's place among the data-parallel ranks, from 0.
@@ -95,13 +101,17 @@ class StreamReader:
                 and what it may still need; a pipeline that follows looks at that. Without a name
                 nothing is ever written.
             fields: names of the arrays to build; None builds all but `dataset_ids`,
-                `global_num_valid_tokens` and `tokens`.
+                `global_num_valid_tokens`, `cu_seqlens_padded`, `cu_seqlens_real` and `tokens`.
             start_sample: global number of the sample that step 0 begins with.
-            placement: `by_lane` (a rank's rows lie together in few shards) or `contiguous`
-                (global order).
+            placement: `by_lane` (a rank's rows lie together in few shards), `contiguous`
+                (global order) or `balanced` (ranks get about equal work in attention).
             timeout: seconds to wait for samples that are not written yet; None waits for ever.
             verify_digests: recompute each shard's digest when it is opened.
             index_dtype: int32 or int64, type of input_ids, labels, position_ids, segment_ids.
+            cu_seqlens_len: entries of `cu_seqlens`, `cu_seqlens_padded` and `cu_seqlens_real`, for
+                static shapes: the last one is repeated. None: as many as there are boundaries.
+            stride: deliver each `stride`-th of the rank's microbatches only; several processes
+                that `advance` by 0, 1, … first share the work.
             clock: seconds that never run backwards, for progress and `timeout`.
             sleep: pauses for a number of seconds.
 
@@ -121,16 +131,14 @@ class StreamReader:
             "ranks count from 0",
         )
         require_int("start_sample", start_sample, 0, "samples count from 0")
-        if placement == "balanced":
-            raise RecipeError(
-                "placement must be by_lane or contiguous, got 'balanced'; balancing ranks by "
-                "stored lengths is not available in this version; use by_lane"
-            )
         require_choice("placement", placement, PLACEMENTS)
         if timeout is not None:
             require(timeout >= 0, "timeout", "at least 0 seconds", timeout, "None waits for ever")
         dtype = np.dtype(index_dtype)
         require(dtype in (np.int32, np.int64), "index_dtype", "int32 or int64", dtype.name, "")
+        require_int("stride", stride, 1, "1 delivers every microbatch")
+        if cu_seqlens_len is not None:
+            require_int("cu_seqlens_len", cu_seqlens_len, 2, "None leaves the length free")
         chosen = check_fields(fields)
 
         store = open_store(os.fspath(stream))
@@ -149,6 +157,8 @@ class StreamReader:
             placement=placement,
         )
         self._start_sample = start_sample
+        self._stride = stride
+        self._check: Callable[[], None] | None = getattr(stream, "check", None)
         self._consumer = consumer
         who = f"{consumer or self._manifest.name}, rank {dp_rank} of {dp_world_size}"
         self._shards = Shards(store, self._manifest, verify_digests=verify_digests)
@@ -159,10 +169,10 @@ class StreamReader:
             dp_rank=dp_rank,
             counts_globally="global_num_valid_tokens" in chosen,
             new_waiting=lambda: Waiting(
-                who, timeout=timeout, clock=clock, sleep=sleep, on_pause=self._tell
+                who, timeout=timeout, clock=clock, sleep=sleep, on_pause=self._on_pause
             ),
         )
-        builder = BatchBuilder(self._manifest, chosen, micro_batch_size, dtype)
+        builder = BatchBuilder(self._manifest, chosen, micro_batch_size, dtype, cu_seqlens_len)
         self._ahead = ReadAhead(steps, builder, self._manifest.seq_len)
         self._consumer_file: ConsumerFile | None = None
         if consumer is not None:
@@ -200,13 +210,16 @@ class StreamReader:
             raise StopIteration
         self._tell()
         if not self._pending:
-            self._pending.extend(self._ahead.build(self._cursor, self._topology))
+            self._pending.extend(self._ahead.build(self._cursor, self._topology, self._stride))
         if not self._pending:
             self._cursor.ended = True
             self._tell()
             raise StopIteration
         batch = self._pending.popleft()
         cursor = self._cursor
+        if self._stride > 1:
+            self._cursor = advance(cursor, self._topology, self._stride)
+            return batch
         cursor.microbatch += 1
         if cursor.microbatch == self._microbatches_per_step:
             self._cursor = following_step(cursor, self._topology.global_batch_size)
@@ -318,6 +331,15 @@ class StreamReader:
         while len(self._pending) > rest_of_step:
             self._pending.pop()
 
+    def advance(self, microbatches: int) -> None:
+        """Leave out microbatches of this rank, as if they had been delivered.
+
+        Raises:
+            RecipeError: a negative number.
+        """
+        require_int("microbatches", microbatches, 0, "load a state to go back")
+        self._move_to(advance(self._cursor, self._topology, microbatches))
+
     # ----------------------------------------------------------------------------- retention
 
     def acknowledge(self, state: Mapping[str, Any]) -> None:
@@ -367,6 +389,11 @@ class StreamReader:
                 f"{what} must be called on a reader with a name, got consumer=None; nobody would "
                 "know whose samples to keep; open it with consumer='run-17'"
             )
+
+    def _on_pause(self) -> None:
+        self._tell()
+        if self._check is not None:
+            self._check()
 
     def _tell(self) -> None:
         if self._consumer_file is not None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.streams import Row, Segment, random_lanes, reference_batch, write_stream
+from zephon_beam.errors import RecipeError
 from zephon_beam.reader import StreamReader
 from zephon_beam.reader.batches import FIELDS
 
@@ -19,14 +20,15 @@ TOKEN = st.integers(0, 60_000)
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> Row:
-    """Draw a row: gaps, cuts, full, short or empty."""
+def rows(draw: st.DrawFn, multiple: int = 1) -> Row:
+    """Draw a row: gaps, cuts, full, short or empty; segments begin at multiples of a number."""
     row: Row = []
     place = 0
     for gap, length, cut in draw(
         st.lists(st.tuples(st.integers(0, 2), st.integers(1, SEQ_LEN), st.booleans()), max_size=6)
     ):
         place += gap
+        place += -place % multiple
         length = min(length, SEQ_LEN - place)
         if length < 1:
             break
@@ -87,6 +89,45 @@ def test_batches_equal_the_reference(
         has_loss_mask=masked,
         token_dtype="uint32" if wide else "uint16",
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from([2, 3, 4, 6, 12]), st.integers(1, 4))
+def test_slots_of_aligned_segments_equal_the_reference(
+    data: st.DataObject, multiple: int, micro: int
+) -> None:
+    """For rows of segments that stand at multiples, with gaps wider than needed too."""
+    lanes = data.draw(st.lists(st.lists(rows(multiple), max_size=5), min_size=1, max_size=3))
+    recipe = {"packing": {"segment_multiple": multiple}}
+    read_one_step(lanes, micro, 2, np.int32, recipe=recipe)
+
+
+def test_slots_keep_aligning_padding_with_its_segment(tmp_path: Path) -> None:
+    """The drawing in numbers: a slot begins where each segment does, the rest is one of its own."""
+    row = [Segment(0, (1, 2, 3, 4, 5)), Segment(8, (6, 7)), Segment(12, (8,))]
+    stream = write_stream(tmp_path, [[row, row[:1]]], recipe={"packing": {"segment_multiple": 4}})
+    (batch,) = StreamReader(stream.uri, global_batch_size=2, micro_batch_size=2, fields=FIELDS)
+    assert batch["cu_seqlens_padded"].tolist() == [0, 8, 12, 16, 24, 32]
+    assert batch["cu_seqlens_real"].tolist() == [0, 5, 7, 8, 13, 21]
+    assert batch["cu_seqlens"].tolist() == [0, 5, 8, 10, 12, 13, 16, 21, 32]
+
+
+@pytest.mark.parametrize("field", ["cu_seqlens", "cu_seqlens_padded", "cu_seqlens_real"])
+def test_static_boundaries_repeat_the_last_one_and_lose_none(tmp_path: Path, field: str) -> None:
+    """`cu_seqlens_len` is the length of every batch's array, or an error."""
+    stream = write_stream(tmp_path, random_lanes([9, 8], seed=6))
+    arguments: dict[str, Any] = {"global_batch_size": 4, "micro_batch_size": 2, "fields": [field]}
+    free = [batch[field] for batch in StreamReader(stream.uri, **arguments)]
+    most = max(map(len, free))
+    static = [b[field] for b in StreamReader(stream.uri, cu_seqlens_len=most + 2, **arguments)]
+    assert len(free) == len(static) > 1
+    for short, long in zip(free, static, strict=True):
+        assert (long.dtype, len(long)) == (np.int32, most + 2)
+        assert long.tolist() == short.tolist() + [32] * (most + 2 - len(short))
+    with pytest.raises(
+        RecipeError, match=f"cu_seqlens_len must be at least {most}, the entries of"
+    ):
+        list(StreamReader(stream.uri, cu_seqlens_len=most - 1, **arguments))
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])

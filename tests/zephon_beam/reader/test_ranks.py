@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon_beam.reader.ranks import microbatch_count, place_samples, rank_share
+from zephon_beam.reader.ranks import (
+    balance_samples,
+    microbatch_count,
+    place_samples,
+    rank_share,
+)
 
 
 @given(st.integers(0, 300), st.integers(1, 80))
@@ -43,3 +48,21 @@ def test_placement_orders_samples(placement: str, expected: list[int]) -> None:
     """By lane, a lane's samples come together and stay in order."""
     lanes = np.array([0, 1] * 4)
     assert place_samples(lanes, placement).tolist() == expected
+
+
+def test_balancing_evens_out_what_lanes_make_uneven() -> None:
+    """One long document a row on one rank, many short ones on the other: costs become alike."""
+    costs = np.array([100, 90, 80, 70, 1, 2, 3, 4])
+    placed = balance_samples(np.arange(8), costs, 2)
+    assert sorted(placed.tolist()) == list(range(8))
+    halves = costs[placed[:4]].sum(), costs[placed[4:]].sum()
+    assert abs(int(halves[0]) - int(halves[1])) <= 10
+    assert placed.tolist() == [0, 3, 4, 7, 1, 2, 5, 6]
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=60), st.integers(1, 70))
+def test_balancing_deals_each_sample_once(costs: list[int], world: int) -> None:
+    """Whatever the costs, and with more ranks than samples."""
+    order = np.arange(len(costs))[::-1]
+    placed = balance_samples(order, np.array(costs, np.int64), world)
+    assert sorted(placed.tolist()) == list(range(len(costs)))

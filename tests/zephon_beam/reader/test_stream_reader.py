@@ -64,7 +64,7 @@ def steps_of(reader: StreamReader) -> Iterator[list[dict[str, Any]]]:
 # ------------------------------------------------------------------------------------- elasticity
 
 
-@pytest.mark.parametrize("placement", ["by_lane", "contiguous"])
+@pytest.mark.parametrize("placement", ["by_lane", "contiguous", "balanced"])
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 7, 8, 64])
 @pytest.mark.parametrize("batch", [7, 12])
 def test_every_world_reads_the_same_samples_in_every_step(
@@ -403,6 +403,47 @@ def test_skipping_at_the_edge_moves_at_once_and_the_past_cannot_be_skipped(
     assert list(reader) == []
 
 
+# ------------------------------------------------------------------------------------ sharing work
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("count", [2, 3, 5, 9])
+@pytest.mark.parametrize("batch", [3, 7, 12])
+def test_strides_together_deliver_each_microbatch_once_in_turn(
+    stream: FakeStream, batch: int, count: int, start: int
+) -> None:
+    """Reader k of n advances by k: the n readers in turn give what one reader gives."""
+    for rank in range(2):
+        arguments = {"global_batch_size": batch, "dp_rank": rank, "dp_world_size": 2}
+        whole = open_reader(stream, **arguments)
+        whole.skip(1, 2)
+        readers = [open_reader(stream, **arguments, stride=count) for _ in range(count)]
+        for number, reader in enumerate(readers):
+            reader.skip(1, 2)
+            reader.advance(start + number)
+        expected = list(map(content, whole))[start:]
+        columns = [list(map(content, reader)) for reader in readers]
+        assert [len(column) for column in columns] == [
+            -(-(len(expected) - number) // count) for number in range(count)
+        ]
+        got = [columns[k % count][k // count] for k in range(len(expected))]
+        assert got == expected
+
+
+def test_a_strided_reader_resumes_where_it_was(stream: FakeStream) -> None:
+    """Its state is the place of its own next microbatch."""
+    reader = open_reader(stream, global_batch_size=5, stride=3)
+    reader.advance(1)
+    batches = list(map(content, reader))
+    for done in range(len(batches)):
+        first, second = (open_reader(stream, global_batch_size=5, stride=3) for _ in range(2))
+        first.advance(1)
+        for _ in range(done):
+            next(first)
+        second.load_state_dict(first.state_dict())
+        assert list(map(content, second)) == batches[done:]
+
+
 # ------------------------------------------------------------------------------- arguments, closing
 
 
@@ -414,7 +455,8 @@ def test_skipping_at_the_edge_moves_at_once_and_the_past_cannot_be_skipped(
         ({"dp_rank": 2, "dp_world_size": 2}, "dp_rank must be below dp_world_size 2, got 2"),
         ({"start_sample": -1}, "start_sample must be an integer of at least 0, got -1"),
         ({"placement": "by_lanes"}, "got 'by_lanes'; did you mean 'by_lane'"),
-        ({"placement": "balanced"}, "got 'balanced'; .* use by_lane"),
+        ({"stride": 0}, "stride must be an integer of at least 1, got 0"),
+        ({"cu_seqlens_len": 1}, "cu_seqlens_len must be an integer of at least 2, got 1"),
         ({"timeout": -1}, "timeout must be at least 0 seconds, got -1"),
         ({"index_dtype": np.int16}, "index_dtype must be int32 or int64, got 'int16'"),
         ({"fields": ["input_id"]}, "got 'input_id'; did you mean 'input_ids'"),
