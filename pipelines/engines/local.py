@@ -83,7 +83,6 @@ _ALL = (
         start=_spark,
     ),
     Engine(name="portable", flags=("--runner=PortableRunner",), own=("job_endpoint",)),
-    Engine(name="dataflow", flags=("--runner=DataflowRunner",), own=("project",)),
 )
 ENGINES = {engine.name: engine for engine in _ALL}
 

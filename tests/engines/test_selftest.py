@@ -74,12 +74,11 @@ def test_what_is_missing_is_said(
     """It is no difference, but a comparison of nothing does not pass."""
     monkeypatch.setenv("ZEPHON_BEAM_ENGINES", str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    assert main(["selftest", "--engines=prism,flink,spark,portable,dataflow", "--install"]) == 1
+    assert main(["selftest", "--engines=prism,flink,spark,portable", "--install"]) == 1
     out = capsys.readouterr().out
     assert "prism             not available: install Go 1.26 or newer\n" in out
     assert "flink             not available: install Java 17 and Maven 3.6 or newer\n" in out
     assert "portable          not available: name one with --job_endpoint\n" in out
-    assert "dataflow          not available: name one with --project\n" in out
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("go", "java", "mvn"):

@@ -1,0 +1,91 @@
+"""A loopback server that stands for Cloud Storage and Dataflow and records what it is given."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import google_crc32c
+
+
+class RecordingCloud(ThreadingHTTPServer):
+    """Takes uploads and jobs; every job is done as soon as it is submitted."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        """Listen on a free port."""
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.jobs: list[dict[str, Any]] = []
+        self.objects: dict[str, bytes] = {}
+        self.address = f"http://localhost:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: RecordingCloud
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Tell nothing."""
+
+    def do_GET(self) -> None:
+        """Say that buckets exist and objects do not, and that jobs are done."""
+        path = urlsplit(self.path).path
+        if "/jobs/" in path:
+            self._answer({"jobMessages": []} if path.endswith("messages") else _DONE)
+        elif "/o/" in path:
+            self._answer({"error": {"code": 404}}, 404)
+        else:
+            self._answer({"name": "bucket", "location": "US"})
+
+    def do_POST(self) -> None:
+        """Take a job, or begin an upload."""
+        body, address = self._body(), urlsplit(self.path)
+        if address.path.endswith("/jobs"):
+            self.server.jobs.append(json.loads(body))
+            self._answer(_DONE)
+        else:
+            name = json.loads(body)["name"]
+            place = f"{self.server.address}{address.path}?upload_id=1&name={name}"
+            self._answer({}, location=place)
+
+    def do_PUT(self) -> None:
+        """End an upload."""
+        body = self._body()
+        (name,) = parse_qs(urlsplit(self.path).query)["name"]
+        self.server.objects[name] = body
+        digest = base64.b64encode(google_crc32c.Checksum(body).digest()).decode()
+        self._answer({"name": name, "bucket": "bucket", "generation": "1", "crc32c": digest})
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _answer(self, content: Any, status: int = 200, location: str | None = None) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if location is not None:
+            self.send_header("Location", location)
+        self.end_headers()
+        self.wfile.write(data)
+
+
+_DONE = {"id": "job-1", "projectId": "p", "location": "r", "currentState": "JOB_STATE_DONE"}
+
+
+@contextmanager
+def recording_cloud() -> Iterator[RecordingCloud]:
+    """Serve while the block runs."""
+    with RecordingCloud() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
