@@ -107,3 +107,7 @@ class StreamTimeoutError(ZephonBeamError, TimeoutError):
 
 class StreamExhaustedError(ZephonBeamError):
     """More samples were asked for than a finite stream has."""
+
+
+class PipelineError(ZephonBeamError):
+    """The pipeline that computes a stream beside its reader has ended with an error."""
