@@ -161,15 +161,15 @@ def run_stream(
             backend=backend,
         )
         with watched_lanes(opened.store, position, plan, report):
-            _run_plan(opened, job, plan, beam_options, drain_bytes)
-        position = read_position(opened.store, opened.manifest)
+            complete = _run_plan(opened, job, plan, beam_options, drain_bytes)
+        position = read_position(opened.store, opened.manifest, complete=complete)
         refuse_empty_datasets(opened.store, opened.manifest, position)
         refuse_starving_lanes(opened.manifest, position)
         advances += 1
         report()
     if follower is not None:
         follower.clean_up()
-    found = inspect_stream(opened.store.uri)
+    found = inspect_stream(opened.store.uri, by_states=True)
     refuse_holes(opened.store, position, found["complete_samples"])
     return _facts(found, first_samples, advances, time.monotonic() - started)
 
@@ -205,8 +205,12 @@ def _next_plan(
 
 def _run_plan(
     opened: OpenStream, job: StreamJob, plan: Plan, options: Any, drain_bytes: int
-) -> None:
-    """Run a plan and make sure that it did all it asks for; then drop what it replaced."""
+) -> int | None:
+    """Run a plan and make sure that it did all it asks for; then drop what it replaced.
+
+    Returns:
+        The advance that was found complete; None if another driver has gone on.
+    """
     before = _plan_or_none(opened, plan.advance - 1)
     try:
         run_advance(job, plan, options, drain_bytes=drain_bytes)
@@ -215,7 +219,7 @@ def _run_plan(
         if not is_superseded(opened.store, plan):
             raise
     if is_superseded(opened.store, plan):
-        return
+        return None
     if not is_complete(opened.store, opened.manifest, plan):
         raise ZephonBeamError(
             f"advance {plan.advance} must leave a carry or an end for each of its lanes and every "
@@ -225,6 +229,7 @@ def _run_plan(
     for entry in before.lanes if before is not None else ():
         if entry.head_kind == "carry" and entry.head_name is not None:
             opened.store.delete(entry.head_name)
+    return plan.advance
 
 
 def _plan_or_none(opened: OpenStream, advance: int) -> Plan | None:

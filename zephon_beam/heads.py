@@ -110,7 +110,7 @@ class Heads:
         head = self.start(lane)
         if head.ended:
             return head
-        shards = self._gapless(lane)
+        shards = self.gapless(lane)
         head = self.last_state(lane, shards) or head
         for number in reversed(self._carry_numbers(lane)):
             carry = self.carry(lane, number)
@@ -140,8 +140,11 @@ class Heads:
         folder = lane_folder("carry", lane)
         return numbered(self._store, folder, lambda number: carry_name(lane, number))
 
-    def _gapless(self, lane: int) -> int:
-        """Return the number of the first shard that a lane lacks, of those that it keeps."""
+    def gapless(self, lane: int) -> int:
+        """Return the number of the first shard that a lane lacks, of those that it keeps.
+
+        Costs a listing of the lane's shards.
+        """
         folder = lane_folder("shards", lane)
         found = set(numbered(self._store, folder, lambda number: shard_name(lane, number)))
         shard = self._first_shards[lane]

@@ -18,7 +18,7 @@ from zephon_beam.store.base import Store, open_store
 IntArray = npt.NDArray[np.int64]
 
 
-def inspect_stream(uri: str) -> dict[str, Any]:
+def inspect_stream(uri: str, *, by_states: bool = False) -> dict[str, Any]:
     """Sum up a stream: its size, its padding and what each data set gave.
 
     Counts are of committed shards without a hole from each lane's start, and of the lane states
@@ -27,6 +27,8 @@ def inspect_stream(uri: str) -> dict[str, Any]:
 
     Args:
         uri: of the stream.
+        by_states: take the tokens from the lane states alone, which account for every token: no
+            shard is read, however long the stream, and `bytes` stays 0.
 
     Returns:
         JSON-able facts. name, fingerprint, lanes, seq_len, samples_per_shard; samples: in
@@ -46,9 +48,13 @@ def inspect_stream(uri: str) -> dict[str, Any]:
     manifest = read_manifest(store)
     lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
     lanes = list_lanes(store, manifest, lengths)
+    counters = _sum_counters(store, manifest, lanes)
     tokens = np.zeros(len(manifest.datasets), np.int64)
     size = 0
     for lane in lanes:
+        if by_states:
+            tokens += _tokens_before(store, manifest, lane.lane, lane.gapless)
+            continue
         tokens += deleted_tokens(store, manifest, lane)
         for shard in range(lane.first, lane.gapless):
             counted, shard_bytes = _count_shard(store, shard_name(lane.lane, shard), len(tokens))
@@ -57,7 +63,7 @@ def inspect_stream(uri: str) -> dict[str, Any]:
     samples = sum(lane.committed for lane in lanes)
     total = int(tokens.sum())
     places = samples * manifest.seq_len
-    datasets = _describe_datasets(manifest, tokens, _sum_counters(store, manifest, lanes))
+    datasets = _describe_datasets(manifest, tokens, counters)
     is_quarantined = any(entry["quarantined"] for entry in datasets.values())
     return {
         "name": manifest.name,
@@ -93,23 +99,36 @@ def tokens_of_datasets(datasets: Any, lengths: Any, dataset_count: int) -> IntAr
 def deleted_tokens(store: Store, manifest: Manifest, lane: LaneListing) -> IntArray:
     """Return the tokens of the shards of a lane that were deleted, int64[data sets].
 
-    The state right after the last of them is kept: what was read and is neither truncated, dropped
-    nor waiting in it was in packs.
+    The state right after the last of them is kept.
 
     Raises:
         CorruptObjectError: that state is missing or damaged.
     """
-    tokens = np.zeros(len(manifest.datasets), np.int64)
-    if lane.first == 0:
-        return tokens
-    name = state_name(lane.lane, lane.first - 1)
     try:
-        state = decode_state(store.get(name), name)
+        return _tokens_before(store, manifest, lane.lane, lane.first)
     except FileNotFoundError as error:
+        name = state_name(lane.lane, lane.first - 1)
         raise CorruptObjectError(
             f"{name} must exist before the first shard that is kept, found none; the tokens before "
             "it cannot be counted; restore it from a copy"
         ) from error
+
+
+def _tokens_before(store: Store, manifest: Manifest, lane: int, shard: int) -> IntArray:
+    """Return the tokens of the shards of a lane before one, int64[data sets].
+
+    What was read and is neither truncated, dropped nor waiting in the state right after them was
+    in packs.
+
+    Raises:
+        FileNotFoundError: that state is missing.
+        CorruptObjectError: it is damaged.
+    """
+    tokens = np.zeros(len(manifest.datasets), np.int64)
+    if shard == 0:
+        return tokens
+    name = state_name(lane, shard - 1)
+    state = decode_state(store.get(name), name)
     waiting = tokens_of_datasets(
         state.pieces.columns.datasets, state.pieces.lengths, len(state.datasets)
     )

@@ -51,8 +51,13 @@ class Position:
         return all(head.ended for head in self.heads)
 
 
-def read_position(store: Store, manifest: Manifest) -> Position:
+def read_position(store: Store, manifest: Manifest, *, complete: int | None = None) -> Position:
     """Read where a stream stands.
+
+    Args:
+        store: of the stream.
+        manifest: of the stream.
+        complete: an advance that was just found complete, which is not looked at once more.
 
     Raises:
         CorruptObjectError: the newest plan or a lane's end is damaged.
@@ -66,7 +71,7 @@ def read_position(store: Store, manifest: Manifest) -> Position:
         return Position(heads=heads, next_advance=0, pending=None)
     newest = numbers[-1]
     plan = read_plan(store, manifest, newest)
-    if is_complete(store, manifest, plan):
+    if newest == complete or is_complete(store, manifest, plan):
         # Ends are read after the plan was found complete: a twin may have written them meanwhile.
         heads = tuple(_after_complete(found, lane) for lane in lanes)
         return Position(heads=heads, next_advance=newest + 1, pending=None)
@@ -117,10 +122,13 @@ def _lane_is_complete(store: Store, found: Heads, advance: int, entry: LanePlan)
         if carry is None:
             return False
         length = carry.samples
-    first = found.shard_count(_start_samples(found, entry))
-    first = max(first, found.first_shard(entry.lane))
-    shards = range(first, found.shard_count(length))
-    return all(store.exists(shard_name(entry.lane, shard)) for shard in shards)
+    stop = found.shard_count(length)
+    start = _start_samples(found, entry)
+    if start is None:
+        # It is deleted once the advance is complete; a look at every shard would take ever longer.
+        return found.gapless(entry.lane) >= stop
+    first = max(found.shard_count(start), found.first_shard(entry.lane))
+    return all(store.exists(shard_name(entry.lane, shard)) for shard in range(first, stop))
 
 
 def _can_run(store: Store, found: Heads, advance: int, entry: LanePlan) -> bool:
@@ -135,12 +143,12 @@ def _can_run(store: Store, found: Heads, advance: int, entry: LanePlan) -> bool:
     return True
 
 
-def _start_samples(found: Heads, entry: LanePlan) -> int:
-    """Samples in shards where a lane's share of a plan starts; 0 if that object is gone."""
+def _start_samples(found: Heads, entry: LanePlan) -> int | None:
+    """Samples in shards where a lane's share of a plan starts; None if that object is gone."""
+    if entry.head_kind == "none":
+        return 0
     if entry.head_kind == "carry":
         head = found.carry(entry.lane, entry.head_number)
-    elif entry.head_kind == "state":
-        head = found.last_state(entry.lane, entry.head_number + 1)
     else:
-        head = None
-    return head.samples if head is not None else 0
+        head = found.last_state(entry.lane, entry.head_number + 1)
+    return head.samples if head is not None else None

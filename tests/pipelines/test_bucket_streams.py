@@ -182,8 +182,9 @@ def test_requests_of_a_run_and_of_a_reader_are_few(
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
         run_stream(narrow.recipe, stream)
         asked = Counter(map(_kind, proxy.requests))
-        # A shard is its lane state and itself, without a look before.
-        assert asked["create shards"] == asked["create state"] == shards
+        # A shard is its lane state and itself, without a look before; to count it none is read.
+        assert asked["create shards"] == asked["create state"] == asked["stat shards"] == shards
+        assert asked["read shards"] == 0
         proxy.requests.clear()
         read_all(stream)
         asked = Counter(map(_kind, proxy.requests))

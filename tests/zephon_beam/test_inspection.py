@@ -134,3 +134,13 @@ def test_what_cannot_be_counted_is_an_error(tmp_path: Path) -> None:
     (tmp_path / shard_name(0, 0)).write_bytes(b"no shard")
     with pytest.raises(CorruptShardError, match=r"shards/lane-00000/000000000.arrow is corrupt"):
         inspect_stream(str(tmp_path))
+
+
+def test_lane_states_tell_the_tokens_of_shards() -> None:
+    """They account for every token, so that a long stream need not be read to be counted."""
+    stream = str(Path(__file__).parents[1] / "golden" / "version_1")
+    read, told = inspect_stream(stream), inspect_stream(stream, by_states=True)
+    assert read["tokens"] > 0
+    assert told.pop("bytes") == 0
+    assert read.pop("bytes") > 0
+    assert told == read
