@@ -8,7 +8,9 @@ from apache_beam.pvalue import PCollection
 
 from pipelines.options import is_parallel
 from pipelines.runners import running_pipeline
+from transforms.decode_media import DecodeMedia
 from transforms.pack_lanes import PackLanes
+from transforms.probe_media import ProbeMedia
 from transforms.read_documents import ReadDocuments
 from transforms.stream_job import StreamJob
 from transforms.supply_chunks import SupplyChunks
@@ -25,7 +27,8 @@ def build_advance(
 
     With one worker everything runs fused, so no token array is ever encoded for a shuffle. With
     several, a shuffle spreads the chunks over them, and another keeps the stateful stage from
-    serialising the tokenizer.
+    serialising the tokenizer. Where there are media, shards without pixels are spread once more,
+    to be decoded and written.
 
     Returns:
         Names of the objects that were committed.
@@ -41,10 +44,16 @@ def build_advance(
     documents = items | "ReadDocuments" >> ReadDocuments(job)
     if any(dataset.transforms for dataset in job.recipe.datasets.values()):
         documents = documents | "TransformDocuments" >> TransformDocuments(job)
+    if job.recipe.media is not None:
+        documents = documents | "ProbeMedia" >> ProbeMedia(job)
     messages = documents | "TokenizeDocuments" >> TokenizeDocuments(job)
     if parallel:
         messages = messages | "GatherLanes" >> beam.Reshuffle()
     commits = messages | "PackLanes" >> PackLanes(job, drain_bytes=drain_bytes)
+    if job.recipe.media is not None:
+        if parallel:
+            commits = commits | "SpreadShards" >> beam.Reshuffle()
+        commits = commits | "DecodeMedia" >> DecodeMedia(job)
     return commits | "WriteShards" >> WriteShards(job)
 
 

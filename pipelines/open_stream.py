@@ -9,6 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.runners import running_pipeline
 from transforms.build_catalog import BuildCatalogs, CatalogJob
+from transforms.media_versions import media_code_versions
 from transforms.tokenize_chat import chat_code_versions
 from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
 from zephon_beam.catalog.scan import (
@@ -41,6 +42,7 @@ from zephon_beam.manifest import (
 from zephon_beam.recipe import Recipe, TokenizerRecipe
 from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
 from zephon_beam.sources.documents import wanted_content
+from zephon_beam.sources.read_record import refuse_unseekable
 from zephon_beam.store.base import Store, open_store
 from zephon_beam.tokenizer import Tokenizer
 from zephon_beam.transforming.importing import make_importable
@@ -162,12 +164,15 @@ def _create(
     tokenizer = load_reference(recipe.tokenizer)
     _special_ids(recipe.tokenizer, tokenizer)
     _refuse_unknown_tokens(steps, tokenizer)
+    _refuse_unknown_placeholders(recipe, tokenizer)
     _code_versions(recipe)
     formats = []
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
         try:
             formats.append(resolve_format(dataset.format, listed))
             check_columns(formats[-1], listed[0], wanted_content(dataset))
+            if dataset.content_kind == "content":
+                refuse_unseekable(listed)
         except BadRecordError:
             # A run that sets bad records aside meets this one in its place.
             if recipe.bad_records.action != "quarantine":
@@ -277,7 +282,7 @@ def _describe(
 
 def _code_versions(recipe: Recipe) -> dict[str, str]:
     """Return what stands for each piece of code besides our own that decides bytes, by name."""
-    return chat_code_versions(recipe)
+    return {**chat_code_versions(recipe), **media_code_versions(recipe)}
 
 
 def _refuse_unknown_tokens(steps: Steps, tokenizer: Tokenizer) -> None:
@@ -288,6 +293,17 @@ def _refuse_unknown_tokens(steps: Steps, tokenizer: Tokenizer) -> None:
                 special_id(tokenizer, token)
             except RecipeError as error:
                 raise RecipeError(f"{step.place} ({step.name}): {error}") from error
+
+
+def _refuse_unknown_placeholders(recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """Refuse tokens that would stand for images and are not in the vocabulary."""
+    for name in ("image", "video", "start", "end") if recipe.media is not None else ():
+        token = recipe.media.token(name) if recipe.media is not None else ""
+        if token and tokenizer.token_id(token) is None:
+            raise RecipeError(
+                f"media.{name}_token must be a token of {recipe.tokenizer.path!r}, got {token!r}; "
+                "add it to the tokenizer, or name the token that it has"
+            )
 
 
 def _special_ids(

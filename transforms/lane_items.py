@@ -98,6 +98,9 @@ def _encode_documents(key: PartKey, pass_number: int, documents: Documents) -> b
         special = pa.array(documents.spans.special, pa.bool_())
         columns["pieces"] = pa.LargeListArray.from_arrays(bounds, pieces)
         columns["special"] = pa.LargeListArray.from_arrays(bounds, special)
+        if documents.spans.repeats is not None:
+            repeats = pa.array(documents.spans.repeats, pa.int64())
+            columns["repeats"] = pa.LargeListArray.from_arrays(bounds, repeats)
     schema = pa.schema([(name, column.type) for name, column in columns.items()], metadata=metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -143,8 +146,10 @@ def _decode_spans(batch: pa.RecordBatch) -> Spans | None:
     if "pieces" not in batch.schema.names:
         return None
     pieces = batch.column("pieces")
+    repeats = batch.column("repeats").values if "repeats" in batch.schema.names else None
     return Spans(
         pieces=pieces.values.to_pylist(),
         special=batch.column("special").values.to_numpy(zero_copy_only=False),
         bounds=np.asarray(pieces.offsets),
+        repeats=None if repeats is None else np.asarray(repeats),
     )

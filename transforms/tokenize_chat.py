@@ -188,7 +188,7 @@ def chat_code_versions(recipe: Recipe) -> dict[str, str]:
     Raises:
         RecipeError: a data set has messages, and there is no usable template.
     """
-    if all(dataset.content != "messages" for dataset in recipe.datasets.values()):
+    if all(dataset.content_kind != "messages" for dataset in recipe.datasets.values()):
         return {}
     files = read_chat_template(recipe)
     ChatTemplate(files)

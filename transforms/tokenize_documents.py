@@ -14,6 +14,9 @@ from transforms.stream_job import StreamJob
 from transforms.tokenize_chat import CODE_VERSION, load_chat_tokenizer
 from transforms.tokenizers.backends import load_tokenizer
 from zephon_beam.chat.masks import whole_mask
+from zephon_beam.encode_documents import special_id
+from zephon_beam.errors import BadRecordError
+from zephon_beam.media.placeholders import empty_documents, forged_documents, media_loss_mask
 from zephon_beam.quarantine import TOKENIZE, write_quarantine
 from zephon_beam.sequences import PartKey, SequencePart, encode_part
 from zephon_beam.sources.documents import Documents, Quarantined
@@ -64,7 +67,11 @@ class _TokenizeParts(beam.DoFn):
         self._dtype = np.dtype(manifest.token_dtype)
         self._framing = Framing(bos=manifest.bos_id, eos=manifest.eos_id)
         self._has_loss_mask = manifest.has_loss_mask
-        self._contents = [dataset.content for dataset in self._job.recipe.datasets.values()]
+        self._contents = [dataset.content_kind for dataset in self._job.recipe.datasets.values()]
+        media = self._job.recipe.media
+        if media is not None:
+            tokens = {media.token(name) for name in ("image", "video", "start", "end")} - {""}
+            self._media_ids = [special_id(self._tokenizer, token) for token in sorted(tokens)]
         if "messages" in self._contents:
             self._chat = load_chat_tokenizer(
                 self._job.recipe,
@@ -91,6 +98,8 @@ class _TokenizeParts(beam.DoFn):
         else:
             tokens, offsets, set_aside = self._encode(documents, item.key.dataset)
             mask = None
+            if self._contents[item.key.dataset] == "content":
+                mask = media_loss_mask(tokens, offsets, self._media_ids)
         if mask is None and self._has_loss_mask:
             mask = whole_mask(offsets)
         if set_aside:
@@ -121,8 +130,43 @@ class _TokenizeParts(beam.DoFn):
             quarantine=self._job.recipe.bad_records.action == "quarantine",
             file_name=partial(self._file_name, dataset),
         )
+        if self._contents[dataset] == "content":
+            encoded, set_aside = self._refuse_forged(encoded, documents, dataset, set_aside)
         kept = _kept(documents, set_aside)
         return *frame_documents(encoded, self._framing, self._dtype, kept=kept), set_aside
+
+    def _refuse_forged(
+        self,
+        encoded: tuple[Array, Array],
+        documents: Documents,
+        dataset: int,
+        set_aside: tuple[Quarantined, ...],
+    ) -> tuple[tuple[Array, Array], tuple[Quarantined, ...]]:
+        """Set documents aside whose text came out as a token that only images may have."""
+        if documents.spans is None:
+            raise ValueError("documents with media were not probed")
+        forged = forged_documents(*encoded, documents.spans, self._media_ids)
+        forged[[entry.place for entry in (*documents.quarantined, *set_aside)]] = False
+        found = []
+        for place in np.flatnonzero(forged).tolist():
+            file = self._file_name(dataset, int(documents.files[place]))
+            locator = int(documents.locators[place])
+            message = (
+                f"{file!r}, document at {locator}: text must hold no placeholder of images and "
+                "videos, got one that the tokenizer makes of plain text; the stream cannot go on "
+                "without the document; mend it, or make the token a special one"
+            )
+            if self._job.recipe.bad_records.action != "quarantine":
+                raise BadRecordError(message, file=file, locator=locator, reason="forged")
+            found.append(
+                Quarantined(
+                    place=place, file=file, locator=locator, reason="forged", message=message
+                )
+            )
+        if found:
+            encoded = empty_documents(*encoded, forged)
+        both = sorted((*set_aside, *found), key=lambda entry: entry.place)
+        return encoded, tuple(both)
 
     def _converse(
         self, documents: Documents, dataset: int

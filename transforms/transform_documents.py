@@ -74,7 +74,7 @@ class _TransformParts(beam.DoFn):
             dataset=name,
             seed=recipe.seed,
             pass_number=pass_number,
-            content=recipe.datasets[name].content,
+            content=recipe.datasets[name].content_kind,
             file_name=self._catalogs[key.dataset].file_name,
             quarantine=recipe.bad_records.action == "quarantine",
         )

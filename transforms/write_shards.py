@@ -27,6 +27,11 @@ def shard_commit(lane: int, shard: int, samples: int, state: bytes, data: bytes)
     return "shard", lane, shard, samples, state, data
 
 
+def is_shard(commit: LaneCommit) -> bool:
+    """Say whether a commit is that of a shard."""
+    return commit[0] == "shard"
+
+
 def carry_commit(lane: int, advance: int, data: bytes) -> LaneCommit:
     """Commit a lane's carry of an advance."""
     return "carry", lane, advance, -1, data, b""

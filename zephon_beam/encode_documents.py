@@ -48,14 +48,15 @@ def _encode_spans(tokenizer: Tokenizer, spans: Spans) -> tuple[Array, Array]:
         document = int(np.searchsorted(spans.bounds, piece, side="right")) - 1
         raise UnencodableError(str(error), place=document) from error
     lengths = np.ones(len(spans.pieces), np.int64)
+    if spans.repeats is not None:
+        lengths[:] = spans.repeats
     lengths[~special] = np.diff(offsets)
     ends = np.cumsum(lengths)
-    inside = np.ones(int(ends[-1]) if len(ends) else 0, bool)
-    inside[ends[special] - 1] = False
+    inside = np.repeat(~special, lengths)
     joined = np.empty(len(inside), np.uint32)
     joined[inside] = ids
     known = {name: special_id(tokenizer, name) for name in dict.fromkeys(names)}
-    joined[~inside] = [known[name] for name in names]
+    joined[~inside] = np.repeat([known[name] for name in names], lengths[special])
     piece_offsets = np.zeros(len(ends) + 1, np.int64)
     piece_offsets[1:] = ends
     return joined, piece_offsets[spans.bounds]

@@ -42,10 +42,16 @@ def recipe_identity(recipe: Recipe) -> dict[str, Any]:
 
 
 _LATER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "": {"chat": {"loss_on": "assistant", "overlong": "truncate"}, "holdout": None},
+    "": {"chat": {"loss_on": "assistant", "overlong": "truncate"}, "holdout": None, "media": None},
     "tokenizer": {"pattern": None, "special": {}},
     "packing": {"segment_multiple": 1},
-    "datasets.*": {"messages": None, "tokens": None, "loss_mask": None, "transforms": []},
+    "datasets.*": {
+        "messages": None,
+        "content": None,
+        "tokens": None,
+        "loss_mask": None,
+        "transforms": [],
+    },
 }
 """Keys that the first version of the recipe did not have, and what they ask for when they ask for
 nothing: left out then, so that the streams of that version keep their fingerprints."""

@@ -10,6 +10,7 @@ import numpy as np
 from zephon_beam.manifest import Manifest
 from zephon_beam.mixing import MixingPhase, integer_weights
 from zephon_beam.recipe import Recipe
+from zephon_beam.recipe_datasets import DatasetRecipe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +86,7 @@ def make_lane_config(recipe: Recipe, manifest: Manifest) -> LaneConfig:
         phases=_phases(recipe, [frozen.weight for frozen in manifest.datasets]),
         unit=recipe.mixing.unit,
         stop_when_exhausted=recipe.mixing.when_exhausted == "stop",
-        overlong=tuple(
-            recipe.chat.overlong if dataset.content == "messages" else recipe.packing.overlong
-            for dataset in datasets
-        ),
+        overlong=tuple(_overlong(recipe, dataset) for dataset in datasets),
         packing=recipe.packing.method,
         open_bins=recipe.packing.open_bins,
         max_segments=recipe.packing.max_segments,
@@ -97,6 +95,16 @@ def make_lane_config(recipe: Recipe, manifest: Manifest) -> LaneConfig:
         quarantine_limit=_quarantine_limit(recipe),
         dataset_names=recipe.dataset_names,
     )
+
+
+def _overlong(recipe: Recipe, dataset: DatasetRecipe) -> str:
+    """Return what happens to a data set's documents longer than a row.
+
+    Those with media are dropped: a cut could fall among the placeholders of one item.
+    """
+    if dataset.content_kind == "content":
+        return "drop"
+    return recipe.chat.overlong if dataset.content_kind == "messages" else recipe.packing.overlong
 
 
 def _quarantine_limit(recipe: Recipe) -> tuple[int, int] | None:

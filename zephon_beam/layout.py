@@ -62,6 +62,11 @@ def quarantine_name(dataset: str, pass_: int, chunk: int, part: int, stage: str)
     return f"{QUARANTINE_FOLDER}{dataset}/{pass_:06d}-{chunk:09d}-{part:06d}.{stage}.jsonl"
 
 
+def decode_quarantine_name(lane: int, shard: int) -> str:
+    """Name of what could not be decoded of one shard."""
+    return f"{QUARANTINE_FOLDER}decode/{lane:05d}-{shard:09d}.jsonl"
+
+
 def number_of(name: str) -> int:
     """Return the number in the last part of a numbered object's name.
 

@@ -13,6 +13,8 @@ from zephon_beam.store.base import Store
 
 READ = "read"
 """Stage that reads sources."""
+PROBE = "probe"
+"""Stage that looks at images and videos."""
 TRANSFORM = "transform"
 """Stage that applies the recipe's transforms."""
 TOKENIZE = "tokenize"

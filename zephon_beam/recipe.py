@@ -18,11 +18,15 @@ from zephon_beam.checks import (
     require_text,
 )
 from zephon_beam.recipe_datasets import DatasetRecipe
+from zephon_beam.recipe_media import MediaRecipe
 from zephon_beam.weights import canonical_weight, parse_weight
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHARD_TOKENS = 524_288
 _MIB = 1024 * 1024
+_MOST_MEDIA_BYTES = 512 * _MIB
+_AUTO_MEDIA_BYTES = 128 * _MIB
+"""Pixels of a shard when all its tokens are placeholders: at most, and as `auto` chooses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,6 +248,8 @@ class Recipe:
     chat: ChatRecipe = field(default_factory=ChatRecipe)
     bad_records: BadRecordsRecipe = field(default_factory=BadRecordsRecipe)
     holdout: HoldoutRecipe | None = None
+    media: MediaRecipe | None = None
+    """How images and videos become placeholders and frames; for data sets with `content`."""
     chunk_bytes: int | None = None
     """Bytes of source per chunk; None: derived per data set and stored in `stream.json`."""
     shard: ShardRecipe = field(default_factory=ShardRecipe)
@@ -262,13 +268,17 @@ class Recipe:
         self._check_datasets()
         self._check_schedule()
         self._check_packing()
+        self._check_media()
 
     @property
     def shard_samples(self) -> int:
         """Samples of one shard, with `auto` resolved from the row length."""
         if isinstance(self.samples_per_shard, int):
             return self.samples_per_shard
-        return max(1, _SHARD_TOKENS // self.seq_len)
+        count = max(1, _SHARD_TOKENS // self.seq_len)
+        if self.media is not None:
+            count = max(1, min(count, _AUTO_MEDIA_BYTES // self._row_media_bytes))
+        return count
 
     @property
     def endless(self) -> bool:
@@ -282,9 +292,12 @@ class Recipe:
 
     @property
     def has_loss_mask(self) -> bool:
-        """Whether rows say which labels are learned: conversations do, tokens with masks do."""
+        """Whether rows say which labels are learned.
+
+        Those of conversations and of documents with media do, and of tokens that have masks.
+        """
         return any(
-            dataset.content == "messages" or dataset.loss_mask is not None
+            dataset.content_kind in ("messages", "content") or dataset.loss_mask is not None
             for dataset in self.datasets.values()
         )
 
@@ -401,4 +414,46 @@ class Recipe:
             "small enough that groups · open_bins · seq_len · 4 bytes stay within 32 MiB",
             self.packing.open_bins,
             f"use at most {max(1, 32 * _MIB // (groups * self.seq_len * 4))}",
+        )
+
+    @property
+    def _row_media_bytes(self) -> int:
+        """Most bytes of pixels that one row can stand for."""
+        return 0 if self.media is None else self.seq_len * self.media.family.bytes_per_token
+
+    def _check_media(self) -> None:
+        named = [name for name, entry in self.datasets.items() if entry.content is not None]
+        require(
+            (self.media is not None) == bool(named),
+            "media",
+            "given if, and only if, a data set has `content`",
+            None if self.media is None else {"preset": self.media.preset},
+            f"write e.g. media: {{preset: qwen2_vl, num_frames: 8}} for {named}"
+            if named
+            else "leave it out, or name the field of a data set with `content`",
+        )
+        if self.media is None:
+            return
+        require(
+            self.packing.method in ("best_fit", "first_fit"),
+            "packing.method",
+            "best_fit or first_fit where data sets have `content`",
+            self.packing.method,
+            "the others cut documents anywhere, also within an image",
+        )
+        require(
+            not self.tokenizer.allow_special,
+            "tokenizer.allow_special",
+            "false where data sets have `content`",
+            True,
+            "text could forge placeholders that no image stands for",
+        )
+        size = self.shard_samples * self._row_media_bytes
+        require(
+            size <= _MOST_MEDIA_BYTES,
+            "samples_per_shard",
+            "small enough that the pixels of a shard stay within 512 MiB",
+            self.samples_per_shard,
+            f"a row of {self.seq_len} placeholders stands for {self._row_media_bytes} bytes; use "
+            f"at most {_MOST_MEDIA_BYTES // self._row_media_bytes}, or a smaller seq_len",
         )

@@ -74,6 +74,8 @@ class DatasetRecipe:
     """Dotted name of the field that holds the text."""
     messages: str | None = None
     """Dotted name of the field that holds a conversation, instead of `text`."""
+    content: str | None = None
+    """Dotted name of the field that holds texts, images and videos in turn, instead of `text`."""
     tokens: str | None = None
     """Dotted name of the column that holds token ids, instead of `text`."""
     loss_mask: str | None = None
@@ -107,21 +109,25 @@ class DatasetRecipe:
         return (self.files,) if isinstance(self.files, str) else self.files
 
     @property
-    def content(self) -> str:
-        """What the documents are before they are tokenized: `text`, `messages` or `tokens`."""
+    def content_kind(self) -> str:
+        """What documents are when they are read: `text`, `messages`, `content` or `tokens`."""
         if self.tokens is not None or self.format == "megatron":
             return "tokens"
+        if self.content is not None:
+            return "content"
         return "text" if self.messages is None else "messages"
 
     def _check_content(self) -> None:
-        for name in ("messages", "tokens", "loss_mask"):
+        for name in ("messages", "content", "tokens", "loss_mask"):
             if getattr(self, name) is not None:
                 require_text(name, getattr(self, name), "name a field, or leave it out")
         given = [f"text: {self.text}"] if self.text != "text" else []
-        given += [f"{n}: {getattr(self, n)}" for n in ("messages", "tokens") if getattr(self, n)]
+        others = ("messages", "content", "tokens")
+        given += [f"{name}: {getattr(self, name)}" for name in others if getattr(self, name)]
         given += ["format: megatron"] if self.format == "megatron" else []
         repair = "a document has one content; leave out the others"
-        require(len(given) < 2, "text", "the only one of text, messages and tokens", given, repair)
+        rule = "the only one of text, messages, content and tokens"
+        require(len(given) < 2, "text", rule, given, repair)
         require(
             self.loss_mask is None or self.tokens is not None,
             "loss_mask",
@@ -130,11 +136,18 @@ class DatasetRecipe:
             "for conversations say chat.loss_on; plain text is learned whole",
         )
         require(
-            self.content != "tokens" or not self.transforms,
+            self.content_kind != "tokens" or not self.transforms,
             "transforms",
             "empty for documents that are tokens already",
             [transform.call for transform in self.transforms],
             "transforms act on text; apply them before tokenizing",
+        )
+        require(
+            self.content_kind != "content" or not self.transforms,
+            "transforms",
+            "empty for documents with images and videos",
+            [transform.call for transform in self.transforms],
+            "transforms act on text; apply them before the recipe reads the documents",
         )
 
 

@@ -1,14 +1,14 @@
 """Strict conversion between plain mappings (YAML, JSON, `stream.json`) and the recipe.
 
-Nothing is guessed: an unknown key, a key at the wrong place, a value of the wrong shape or a
-feature that this version lacks is refused, with the place where it was written.
+Nothing is guessed: an unknown key, a key at the wrong place or a value of the wrong shape is
+refused, with the place where it was written.
 """
 
 import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn, TypeVar
 
@@ -27,6 +27,7 @@ from zephon_beam.recipe import (
     TokenizerRecipe,
 )
 from zephon_beam.recipe_datasets import DatasetRecipe, TransformRecipe
+from zephon_beam.recipe_media import MediaRecipe
 
 _T = TypeVar("_T")
 
@@ -39,15 +40,6 @@ class LocatedMapping(dict[str, Any]):
         self.lines = dict(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """A key of the recipe format that this version cannot honour yet."""
-
-    default: Any
-    """The one value that asks for nothing and is therefore accepted."""
-    repair: str
-
-
 _SECTIONS: dict[str, Any] = {
     "tokenizer": TokenizerRecipe,
     "mixing": MixingRecipe,
@@ -56,17 +48,15 @@ _SECTIONS: dict[str, Any] = {
     "chat": ChatRecipe,
     "bad_records": BadRecordsRecipe,
     "holdout": HoldoutRecipe,
+    "media": MediaRecipe,
     "shard": ShardRecipe,
 }
 
+_OPTIONAL = ("holdout", "media")
+"""Sections that may be null."""
+
 _REQUIRED = ("tokenizer", "datasets")
 """Sections without defaults."""
-
-_LATER: dict[str, dict[str, _Later]] = {
-    "datasets.*": {
-        "content": _Later(None, "leave media out and name the text field with `text`"),
-    },
-}
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 _UNITS = {
@@ -91,9 +81,8 @@ def recipe_from_mapping(
         The checked recipe.
 
     Raises:
-        RecipeError: an unknown or misplaced key, a wrong value, or a feature that this version
-            does not support; the message starts with the origin, the line if known, and names
-            the field by its dotted path.
+        RecipeError: an unknown or misplaced key or a wrong value; the message starts with the
+            origin, the line if known, and names the field by its dotted path.
     """
     return _Reading(mapping, base, origin).recipe()
 
@@ -148,7 +137,7 @@ class _Reading:
         for key, kind in _SECTIONS.items():
             if key == "mixing" and key in values:
                 values[key] = self._mixing(values[key])
-            elif key in values and not (key == "holdout" and values[key] is None):
+            elif key in values and not (key in _OPTIONAL and values[key] is None):
                 values[key] = self._section(key, values[key], kind)
         values["datasets"] = self._datasets(values["datasets"])
         if values.get("chunk_bytes") is not None:
@@ -219,17 +208,13 @@ class _Reading:
     def _known(
         self, place: tuple[str, ...], value: Mapping[str, Any], kind: Any, table: str
     ) -> dict[str, Any]:
-        """Return the fields of a dataclass; refuse what is unknown, too new or missing."""
+        """Return the fields of a dataclass; refuse what is unknown or missing."""
         known = _known_fields(kind)
         values = {}
         for key, item in value.items():
-            later = _LATER.get(table, {}).get(key)
-            if key in known:
-                values[known[key].name] = item
-            elif later is None:
-                self._refuse_unknown(place, key, list(known), list(_LATER.get(table, {})))
-            elif item != later.default or isinstance(item, bool):
-                self._refuse_later((*place, key), "the key", later.repair)
+            if key not in known:
+                self._refuse_unknown(place, key, list(known))
+            values[known[key].name] = item
         for name, field in known.items():
             optional = field.default is not MISSING or field.default_factory is not MISSING
             if field.name not in values and not optional:
@@ -237,13 +222,11 @@ class _Reading:
                 self._fail(place, f"{missing} must be given; {_example(table, name)}")
         return values
 
-    def _refuse_unknown(
-        self, place: tuple[str, ...], key: str, valid: Sequence[str], later: Sequence[str] = ()
-    ) -> NoReturn:
-        """Say what was probably meant; keys that would be refused are guessed, never offered."""
+    def _refuse_unknown(self, place: tuple[str, ...], key: str, valid: Sequence[str]) -> NoReturn:
+        """Say what was probably meant."""
         where = f" in {_dotted(place)}" if place else ""
         homes = _homes(key, top=bool(place))
-        hint = nearest(key, [*valid, *later])
+        hint = nearest(key, valid)
         if homes:
             repair = f"it belongs to {homes[0]}"
         elif hint:
@@ -251,13 +234,6 @@ class _Reading:
         else:
             repair = f"the keys here are {', '.join(valid)}"
         self._fail((*place, key), f"unknown key {key!r}{where}; {repair}")
-
-    def _refuse_later(self, place: tuple[str, ...], what: str, repair: str) -> NoReturn:
-        self._fail(
-            place,
-            f"{_dotted(place)}: {what} is not supported by this version of zephon-beam yet; "
-            f"{repair}",
-        )
 
     def _mapping(self, place: tuple[str, ...], value: Any, rule: str) -> Mapping[str, Any]:
         name = _dotted(place) or "recipe"
@@ -366,6 +342,7 @@ def _example(table: str, name: str) -> str:
         ("datasets.*", "files"): "add e.g. `files: data/*.jsonl`",
         ("datasets.*.transforms", "call"): "add e.g. `call: my_package.clean:strip_html`",
         ("holdout", "fraction"): "add e.g. `fraction: 0.001`",
+        ("media", "preset"): "add e.g. `preset: qwen2_vl`",
         ("mixing.schedule", "weights"): "add e.g. `weights: {web: 0.5, code: 0.5}`",
     }
     return examples[table, name]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon_beam.errors import CorruptShardError
+from zephon_beam.media.columns import MediaColumns, media_arrow, media_of_batch, media_rows
 
 FORMAT_VERSION = 1
 DIGEST_BYTES = 16
@@ -54,12 +55,14 @@ class Samples:
     segment_offsets: int64[samples + 1], bounds of each sample's segments in the segment arrays.
     segments: one array of length segment_offsets[-1] for each of `SEGMENT_COLUMNS`.
     loss_mask: uint8 [samples, seq_len] or None; belongs to the label at its place.
+    media: the images and videos of the rows, or None if the recipe has none.
     """
 
     tokens: Array
     segment_offsets: Array
     segments: dict[str, Array]
     loss_mask: Array | None = None
+    media: MediaColumns | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -106,7 +109,8 @@ def row_digests(samples: Samples) -> list[bytes]:
     """Hash the logical content of every row, 16 bytes each.
 
     A row's content is its tokens, the number of its segments, each segment's values in the order
-    of `SEGMENT_COLUMNS`, and its loss mask if it has one; all little-endian.
+    of `SEGMENT_COLUMNS`, its loss mask if it has one, and its media if the recipe has any; all
+    little-endian.
     """
     tokens = np.ascontiguousarray(samples.tokens).astype(_little(samples.tokens.dtype), copy=False)
     records = np.empty(samples.segment_offsets[-1], _SEGMENT_RECORD)
@@ -115,6 +119,7 @@ def row_digests(samples: Samples) -> list[bytes]:
     segments = memoryview(records.view(np.uint8).data)
     width = _SEGMENT_RECORD.itemsize
     bounds = samples.segment_offsets.tolist()
+    media = iter(() if samples.media is None else media_rows(samples.media))
     digests = []
     for row in range(len(samples)):
         first, last = bounds[row], bounds[row + 1]
@@ -123,6 +128,8 @@ def row_digests(samples: Samples) -> list[bytes]:
         state.update(segments[first * width : last * width])
         if samples.loss_mask is not None:
             state.update(np.ascontiguousarray(samples.loss_mask[row]).data)
+        for item_values in next(media, ()):
+            state.update(item_values)
         digests.append(state.digest())
     return digests
 
@@ -158,6 +165,8 @@ def encode_shard(
     columns["valid_tokens"] = pa.array(samples.valid_tokens, pa.int32())
     if samples.loss_mask is not None:
         columns["loss_mask"] = _rows_column(samples.loss_mask)
+    if samples.media is not None:
+        columns |= media_arrow(samples.media)
     fields = [pa.field(name, column.type, nullable=False) for name, column in columns.items()]
     schema = pa.schema(fields, metadata=header)
     batch = pa.record_batch(list(columns.values()), schema=schema)
@@ -227,6 +236,7 @@ def decode_shard_and_counts(
             segment_offsets=offsets,
             segments=segments,
             loss_mask=None if mask is None else np.asarray(mask.values).reshape(count, -1),
+            media=media_of_batch(batch),
         )
     except (KeyError, pa.ArrowInvalid, OSError, ValueError, AttributeError) as error:
         raise CorruptShardError(_corrupt(name, str(error))) from error

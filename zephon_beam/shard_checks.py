@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_beam.manifest import Manifest
+from zephon_beam.media.columns import check_media
 from zephon_beam.shard import Samples, ShardHeader
 
 Array = npt.NDArray[Any]
@@ -58,6 +59,7 @@ def check_rows(
             f"{int(samples.tokens[row, place])}"
         )
     yield from _check_mask(samples, manifest)
+    yield from _check_media(samples, manifest)
     yield from _check_sources(samples, manifest)
     yield from _check_files(samples, file_counts)
     faults = [*_check_segments(samples), *_check_starts(samples, manifest)]
@@ -82,6 +84,15 @@ def _check_mask(samples: Samples, manifest: Manifest) -> Iterator[str]:
     elif mask is not None and bool((mask > 1).any()):
         row = int(np.argwhere(mask > 1)[0, 0])
         yield f"row {row}: loss_mask: expected 0 or 1, found {int(mask[row].max())}"
+
+
+def _check_media(samples: Samples, manifest: Manifest) -> Iterator[str]:
+    expected = manifest.recipe.get("media") is not None
+    if (samples.media is not None) != expected:
+        wanted, found = ("some", "none") if expected else ("none", "some")
+        yield f"media columns: expected {wanted}, found {found}"
+    elif samples.media is not None:
+        yield from check_media(samples.media, samples.tokens.shape[1])
 
 
 def _check_sources(samples: Samples, manifest: Manifest) -> Iterator[str]:

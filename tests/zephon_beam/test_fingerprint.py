@@ -82,6 +82,7 @@ OTHER: dict[str, list[Any]] = {
     "datasets.web.format": ["jsonl", "text", "parquet"],
     "datasets.web.text": ["body"],
     "datasets.web.messages": ["chat"],
+    "datasets.web.content": [],
     "datasets.web.tokens": ["ids"],
     "datasets.web.loss_mask": [],
     "datasets.web.transforms": [
@@ -96,6 +97,7 @@ OTHER: dict[str, list[Any]] = {
     "datasets.code.format": ["jsonl"],
     "datasets.code.text": ["text"],
     "datasets.code.messages": [],
+    "datasets.code.content": [],
     "datasets.code.tokens": [],
     "datasets.code.loss_mask": [],
     "datasets.code.transforms": [(TransformRecipe(call="normalize"),)],
@@ -130,6 +132,7 @@ OTHER: dict[str, list[Any]] = {
         HoldoutRecipe(fraction="0.2"),
         HoldoutRecipe(fraction="0.1", take="eval"),
     ],
+    "media": [],
     "chunk_bytes": [1 << 18, 1 << 20],
     "shard.compression": ["zstd"],
 }

@@ -121,7 +121,7 @@ def test_round_trip_keeps_a_recipe_made_in_python() -> None:
             minimal(zzz=4),
             "recipe: unknown key 'zzz'; the keys here are name, tokenizer, datasets, seed, lanes, "
             "seq_len, samples_per_shard, mixing, shuffle, packing, chat, bad_records, holdout, "
-            "chunk_bytes, shard",
+            "media, chunk_bytes, shard",
         ),
         (
             dataset(zzz=4),
@@ -298,7 +298,8 @@ def test_missing_key_is_named_with_an_example(mapping: dict[str, Any], text: str
         ),
         (
             dataset(messages="chat", tokens="ids"),
-            "recipe: datasets.web.text must be the only one of text, messages and tokens, got ['me",
+            "recipe: datasets.web.text must be the only one of text, messages, content and tokens, "
+            "got ['me",
         ),
         (
             dataset(loss_mask="mask"),
@@ -328,28 +329,16 @@ def test_wrong_value_is_named_by_its_dotted_path(mapping: dict[str, Any], text: 
     refused(mapping, text)
 
 
-@pytest.mark.parametrize(
-    ("mapping", "text"),
-    [
-        (
-            dataset(content="parts"),
-            "datasets.web.content: the key is not supported by this version",
-        ),
-    ],
-)
-def test_feature_of_a_later_version_is_told_apart_from_a_misspelling(
-    mapping: dict[str, Any], text: str
-) -> None:
-    """Who follows the documented format learns that the version, not the spelling, is at fault."""
-    refused(mapping, text)
-
-
 def test_defaults_of_features_to_come_are_accepted() -> None:
     """A recipe that writes out every documented default can be read."""
     mapping = dataset(transforms=[], messages=None, content=None, format="auto")
     mapping |= {"chat": {"loss_on": "assistant"}, "packing": {"segment_multiple": 1}}
     mapping["tokenizer"] = {**mapping["tokenizer"], "pattern": None, "special": {}}
-    mapping |= {"holdout": None, "bad_records": {"action": "fail", "max_fraction": "0.001"}}
+    mapping |= {
+        "holdout": None,
+        "media": None,
+        "bad_records": {"action": "fail", "max_fraction": "0.001"},
+    }
     assert recipe_from_mapping(mapping) == recipe_from_mapping(dataset())
 
 

@@ -218,6 +218,19 @@ class Catalog:
             row_group=row_group,
         )
 
+    def chunk_of_row(self, file: int, row: int) -> Chunk:
+        """Return the row group of a file that holds a row.
+
+        Raises:
+            IndexError: the file has no such row.
+        """
+        first = int(self._table.first_chunks[file])
+        rows = self._table.row_group_rows[first : first + int(self._table.chunks[file])]
+        group = int(np.searchsorted(np.cumsum(rows), row, side="right"))
+        if row < 0 or group == len(rows):
+            raise IndexError(f"row must be in [0, {int(rows.sum())}), got {row}")
+        return self.chunk(first + group)
+
     def part_count(self, chunk: int) -> int | None:
         """Return the number of parts of a chunk, at least 1; None where only reading tells."""
         if self._cut is Cut.ROW_GROUPS:

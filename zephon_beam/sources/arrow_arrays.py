@@ -16,7 +16,7 @@ from zephon_beam.errors import BadRecordError
 from zephon_beam.sources.arrow_lists import ListRows
 from zephon_beam.sources.documents import Content, TokenLists, fields_of
 from zephon_beam.sources.faults import RecordFaults, bad_record, wrong_field, wrong_file, wrong_type
-from zephon_beam.sources.record_values import messages_text
+from zephon_beam.sources.record_values import bytes_as_base64, messages_text
 from zephon_beam.sources.token_lists import concatenate_lists, describe
 
 Path = tuple[str, ...]
@@ -39,7 +39,7 @@ def resolve(schema: Any, field: str, key: str) -> Path:
     Args:
         schema: of the file.
         field: name that a key of the recipe gives.
-        key: that key: `text`, `messages`, `tokens` or `loss_mask`.
+        key: that key: `text`, `messages`, `content`, `tokens` or `loss_mask`.
 
     Raises:
         KeyError: there is no such column.
@@ -154,8 +154,8 @@ class _Reader:
     def add(self, array: Any, mask: Any = None) -> None:
         if self._content.kind == "text":
             self._add_texts(array)
-        elif self._content.kind == "messages":
-            self._add_messages(array)
+        elif self._content.kind in ("messages", "content"):
+            self._add_lists(array)
         else:
             self._add_tokens(array, mask)
 
@@ -177,16 +177,17 @@ class _Reader:
             texts.append(text)
             start = stop
 
-    def _add_messages(self, array: Any) -> None:
-        rule = f"field {self._content.field!r} must be a list of messages"
+    def _add_lists(self, array: Any) -> None:
+        items = "parts" if self._content.kind == "content" else "messages"
+        rule = f"field {self._content.field!r} must be a list of {items}"
         for place in range(len(array)):
             value, text = None, ""
             try:
                 value = array[place].as_py()
-                text = messages_text(value)
+                text = messages_text(bytes_as_base64(value) if items == "parts" else value)
                 text.encode()
             except TypeError:
-                self._report(len(self.texts), rule, describe(value), "not_messages")
+                self._report(len(self.texts), rule, describe(value), f"not_{items}")
                 text = ""
             except UnicodeError as error:
                 rule_of_texts = f"texts in field {self._content.field!r} must be valid UTF-8"
@@ -234,7 +235,7 @@ def _holds(kind: Any, key: str) -> bool:
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not is_list:
         return False
-    if key == "messages":
+    if key in ("messages", "content"):
         return bool(types.is_struct(kind.value_type))
     is_mask = key == "loss_mask" and types.is_boolean(kind.value_type)
     return bool(types.is_integer(kind.value_type) or is_mask)

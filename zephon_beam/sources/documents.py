@@ -20,7 +20,8 @@ class Content:
     field: str = "text"
     """Dotted name; a field of just that name comes first. Text files have none."""
     kind: str = "text"
-    """`text`; `messages`: a list of objects, given as its JSON text; `tokens`: a list of ids."""
+    """`text`; `messages` and `content`: a list of objects, given as its JSON text; `tokens`: a list
+    of ids."""
     loss_mask: str | None = None
     """With `tokens`: the field that says which of them are learned."""
     id_limit: int = 2**32
@@ -35,12 +36,14 @@ def wanted_content(dataset: DatasetRecipe, *, id_limit: int = 2**32) -> Content:
         id_limit: size of the vocabulary, once it is known.
     """
     field = dataset.text
-    if dataset.content == "messages":
+    if dataset.content_kind == "messages":
         field = dataset.messages or field
-    elif dataset.content == "tokens":
+    elif dataset.content_kind == "content":
+        field = dataset.content or field
+    elif dataset.content_kind == "tokens":
         field = dataset.tokens or ""
     return Content(
-        field=field, kind=dataset.content, loss_mask=dataset.loss_mask, id_limit=id_limit
+        field=field, kind=dataset.content_kind, loss_mask=dataset.loss_mask, id_limit=id_limit
     )
 
 
@@ -68,12 +71,14 @@ class Spans:
     """Documents as pieces: stretches of text, and special tokens that no text can forge.
 
     pieces: text of each piece, or the name of a special token; special: bool[pieces], which of
-    them are tokens; bounds: int64[documents + 1], the pieces of each document.
+    them are tokens; bounds: int64[documents + 1], the pieces of each document; repeats:
+    int64[pieces], how often a special token stands there, or None: once.
     """
 
     pieces: list[str]
     special: npt.NDArray[np.bool_]
     bounds: IntArray
+    repeats: IntArray | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +99,7 @@ class Quarantined:
 class FileDocuments:
     """What a part takes from one file.
 
-    texts: one for each document; of `messages`, JSON; of `tokens`, empty.
+    texts: one for each document; of `messages` and `content`, JSON; of `tokens`, empty.
     locators: int64[documents].
     """
 
@@ -202,7 +207,8 @@ def _take_spans(spans: Spans | None, places: IntArray) -> Spans | None:
         return None
     bounds, taken = _take_ranges(spans.bounds, places)
     pieces = [spans.pieces[piece] for piece in taken.tolist()]
-    return Spans(pieces=pieces, special=spans.special[taken], bounds=bounds)
+    repeats: Any = None if spans.repeats is None else spans.repeats[taken]
+    return Spans(pieces=pieces, special=spans.special[taken], bounds=bounds, repeats=repeats)
 
 
 def _take_ranges(offsets: IntArray, places: IntArray) -> tuple[IntArray, IntArray]:

@@ -11,6 +11,7 @@ _SHOWN_CHARACTERS = 60
 _HOLDS = {
     "text": ("text", "the documents' text"),
     "messages": ("a list of messages", "the conversations"),
+    "content": ("a list of parts", "the texts, images and videos"),
     "tokens": ("a list of integers", "the documents' token ids"),
     "loss_mask": ("a list of 0 and 1", "the tokens' loss mask"),
 }

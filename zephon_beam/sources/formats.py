@@ -47,6 +47,7 @@ FORMATS = {
         read=jsonl.read,
         check_field=jsonl.check_field,
         endings=(".jsonl", ".ndjson", ".json"),
+        kinds=("text", "messages", "content", "tokens"),
         is_sniffed=True,
     ),
     "avro": SourceFormat(
@@ -58,6 +59,7 @@ FORMATS = {
         check_field=parquet.check_field,
         read_row_groups=parquet.read_row_groups,
         endings=(".parquet", ".pq"),
+        kinds=("text", "messages", "content", "tokens"),
     ),
     "arrow": SourceFormat(
         cut=Cut.ROW_GROUPS,

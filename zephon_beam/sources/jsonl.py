@@ -177,7 +177,7 @@ def parse_object(
 
     Raises:
         BadRecordError: with a `reason` of `utf8`, `json`, `not_object`, `missing_field`,
-            `not_text`, `not_messages` or `surrogate`.
+            `not_text`, `not_messages`, `not_parts` or `surrogate`.
     """
     field, kind = content.field, content.kind
     what = f"field {field!r}" if field else "document"
@@ -211,7 +211,8 @@ def parse_object(
         fail(f"{what} must be encodable as UTF-8", found, "surrogate", _ENCODING_REPAIR)
     except TypeError:
         found = f"{_kind(value)}: {shorten(value)}"
-        fail(f"{what} must be a list of messages", found, "not_messages")
+        items = "parts" if kind == "content" else "messages"
+        fail(f"{what} must be a list of {items}", found, f"not_{items}")
     return text
 
 
@@ -320,7 +321,7 @@ def check_object(data: bytes, path: str, content: Content, *, place: str, thing:
     except BadRecordError as error:
         if error.reason == "missing_field":
             raise wrong_field(field, path, _names(json.loads(data), field), kind) from error
-        if error.reason not in ("not_text", "not_messages"):
+        if error.reason not in ("not_text", "not_messages", "not_parts"):
             raise
         document = json.loads(data)
         value = _field(document, field) if field else document

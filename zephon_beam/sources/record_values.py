@@ -1,6 +1,7 @@
 """From records as Python objects, as JSON and Avro give them, to the documents that they hold."""
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,19 @@ def messages_text(value: Any) -> str:
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise TypeError("no list of objects")
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def bytes_as_base64(value: Any) -> Any:
+    """Spell the bytes in the fields of a list of objects as texts, which JSON can hold."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        return value
+    return [
+        {
+            name: b64encode(item).decode() if isinstance(item, bytes) else item
+            for name, item in entry.items()
+        }
+        for entry in value
+    ]
 
 
 def _decoded(value: Any) -> Any:

@@ -100,7 +100,7 @@ def _dataset_steps(name: str, dataset: DatasetRecipe) -> tuple[Step, ...]:
             if steps and steps[-1].kind == SPANS:
                 _refuse_last(steps[-1].name, transform)
             make = _built_in if transform.call in BUILT_IN_TRANSFORMS else _called
-            steps.append(make(place, transform, dataset.content))
+            steps.append(make(place, transform, dataset.content_kind))
         except RecipeError as error:
             raise RecipeError(f"{place}.{error}") from error
     return tuple(steps)

@@ -1,0 +1,89 @@
+"""The media of one shard while they are gathered."""
+
+import numpy as np
+
+from transforms.media_items import DecodedItem
+from zephon_beam.media.columns import IMAGE, ITEM_COLUMNS, VIDEO, MediaColumns
+from zephon_beam.shard import Array, Samples
+from zephon_beam.sources.documents import Quarantined
+
+_Placed = tuple[int, int, DecodedItem]
+"""(row, first placeholder in it, item)."""
+
+
+class ShardMedia:
+    """Gathers the decoded items of a shard, in any order."""
+
+    def __init__(self, samples: Samples) -> None:
+        """Begin with the rows, which hold placeholders only."""
+        self._samples = samples
+        self._items: list[_Placed] = []
+        self._mask = None if samples.loss_mask is None else samples.loss_mask.copy()
+        counts = np.diff(samples.segment_offsets)
+        self._rows = np.repeat(np.arange(len(samples)), counts)
+        self.faults: list[Quarantined] = []
+        """Documents with items that could not be decoded."""
+
+    def segment(self, segment: int) -> tuple[int, int, Array]:
+        """Return (row, first place in it, tokens) of a segment."""
+        segments = self._samples.segments
+        row, start = int(self._rows[segment]), int(segments["segment_starts"][segment])
+        length = int(segments["segment_lengths"][segment])
+        return row, start, self._samples.tokens[row, start : start + length]
+
+    def source(self, segment: int) -> tuple[int, int, int]:
+        """Return (data set, file, locator) of a segment."""
+        segments = self._samples.segments
+        dataset, file = segments["source_dataset"][segment], segments["source_file"][segment]
+        return int(dataset), int(file), int(segments["source_document"][segment])
+
+    def add(self, row: int, place: int, item: DecodedItem) -> None:
+        """Put an item at its first placeholder."""
+        self._items.append((row, place, item))
+
+    def mask(self, segment: int) -> None:
+        """Leave nothing of a segment to be learned."""
+        row, start, tokens = self.segment(segment)
+        if self._mask is not None:
+            self._mask[row, start : start + len(tokens)] = 0
+
+    def finish(self) -> Samples:
+        """Return the rows with their media."""
+        items = sorted(self._items, key=lambda placed: placed[:2])
+        counts = np.bincount([row for row, _, _ in items], minlength=len(self._samples))
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+        facts = [_facts(place, decoded) for _, place, decoded in items]
+        values = np.array(facts, np.int64).reshape(len(items), len(ITEM_COLUMNS))
+        grids = [decoded.item.grid for _, _, decoded in items]
+        pixels = [decoded.pixels.reshape(-1) for _, _, decoded in items]
+        media = MediaColumns(
+            offsets=offsets.astype(np.int64),
+            items={
+                name: values[:, column].astype(dtype)
+                for column, (name, dtype) in enumerate(ITEM_COLUMNS.items())
+            },
+            grids=np.array(grids, np.int32).reshape(-1, 3),
+            pixels=np.concatenate([np.zeros(0, np.uint8), *pixels]),
+        )
+        samples = self._samples
+        return Samples(
+            tokens=samples.tokens,
+            segment_offsets=samples.segment_offsets,
+            segments=samples.segments,
+            loss_mask=self._mask,
+            media=media,
+        )
+
+
+def _facts(place: int, decoded: DecodedItem) -> tuple[int, ...]:
+    """Return the values of `ITEM_COLUMNS` for an item, in order."""
+    item = decoded.item
+    return (
+        place,
+        item.tokens,
+        VIDEO if item.is_video else IMAGE,
+        item.frame_count,
+        item.geometry.height,
+        item.geometry.width,
+        int(decoded.failure is not None),
+    )

@@ -1,0 +1,1 @@
+"""Images and videos in documents: the arithmetic, without any library that decodes them."""

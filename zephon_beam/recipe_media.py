@@ -1,0 +1,106 @@
+"""The part of a recipe that says what becomes of images and videos."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from zephon_beam.checks import require, require_choice, require_int
+from zephon_beam.media.presets import PRESETS, Preset
+from zephon_beam.weights import canonical_weight, parse_weight
+
+_DEFAULT_FPS = "2"
+"""As qwen-vl-utils."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaRecipe:
+    """How images and videos become frames, grids and placeholders."""
+
+    preset: str
+    """Family whose arithmetic is followed: `qwen2_vl` or `llava_1_5`."""
+    num_frames: int | None = None
+    """Frames of each video, equally spaced in time; None: as `fps` says."""
+    fps: str | int | float | Decimal | None = None
+    """Frames a second of each video, a decimal; None without `num_frames`: 2."""
+    max_frames: int = 768
+    """With `fps`: most frames of a video."""
+    min_pixels: int | None = None
+    """Least height · width of a frame; None: the preset's."""
+    max_pixels: int | None = None
+    """Most height · width of a frame; None: the preset's."""
+    image_token: str | None = None
+    """Special token that stands for a piece of an image; None: the preset's."""
+    video_token: str | None = None
+    """Special token that stands for a piece of a video; None: the preset's."""
+    start_token: str | None = None
+    """Special token before each item's placeholders; None: the preset's; empty: none."""
+    end_token: str | None = None
+    """Special token behind each item's placeholders; None: the preset's; empty: none."""
+
+    def __post_init__(self) -> None:
+        require_choice("preset", self.preset, PRESETS)
+        preset = PRESETS[self.preset]
+        if self.num_frames is not None:
+            require_int("num_frames", self.num_frames, 1, "or leave it out for fps", 4096)
+            require(
+                self.num_frames % preset.temporal == 0,
+                "num_frames",
+                f"a multiple of the {preset.temporal} frames that a patch of {self.preset} spans",
+                self.num_frames,
+                "round it",
+            )
+            repair = "leave one of them out"
+            require(self.fps is None, "fps", "left out beside num_frames", self.fps, repair)
+        if self.fps is not None:
+            fps = parse_weight("fps", self.fps)
+            require(0 < fps <= 1000, "fps", "above 0 and at most 1000", self.fps, "e.g. fps: 2")
+            object.__setattr__(self, "fps", canonical_weight(fps))
+        require_int("max_frames", self.max_frames, preset.temporal, "e.g. 64", 4096)
+        self._check_pixels(preset)
+        for name in ("image_token", "video_token", "start_token", "end_token"):
+            value = getattr(self, name)
+            may_be_empty = name in ("start_token", "end_token")
+            valid = value is None or (isinstance(value, str) and (value != "" or may_be_empty))
+            require(valid, name, "the text of a token", value, "or leave it out")
+
+    @property
+    def family(self) -> Preset:
+        """The preset's numbers."""
+        return PRESETS[self.preset]
+
+    @property
+    def pixel_bounds(self) -> tuple[int, int]:
+        """Least and most height · width of a frame."""
+        preset = self.family
+        least = preset.min_pixels if self.min_pixels is None else self.min_pixels
+        return least, preset.max_pixels if self.max_pixels is None else self.max_pixels
+
+    @property
+    def frame_rate(self) -> Fraction:
+        """Frames a second where `num_frames` is None."""
+        return Fraction(str(self.fps if self.fps is not None else _DEFAULT_FPS))
+
+    def token(self, name: str) -> str:
+        """Return the text of the `image`, `video`, `start` or `end` token; empty: none."""
+        given = getattr(self, f"{name}_token")
+        text: str = getattr(self.family, f"{name}_token") if given is None else given
+        return text
+
+    def _check_pixels(self, preset: Preset) -> None:
+        for name in ("min_pixels", "max_pixels"):
+            value = getattr(self, name)
+            if value is not None:
+                require_int(name, value, 1, "a number of pixels, e.g. 200704", 1 << 26)
+                repair = "leave it out, or choose another preset"
+                rule = f"left out for {self.preset}, whose frames are squares of {preset.fixed}"
+                require(preset.fixed is None, name, rule, value, repair)
+        least, most = self.pixel_bounds
+        square = preset.factor * preset.factor
+        if preset.fixed is None:
+            require(
+                most >= max(least, square),
+                "max_pixels",
+                f"at least min_pixels ({least}) and one token ({square})",
+                most,
+                "raise it",
+            )
