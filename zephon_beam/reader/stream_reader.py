@@ -339,6 +339,7 @@ class StreamReader:
         """
         require_int("microbatches", microbatches, 0, "load a state to go back")
         self._move_to(advance(self._cursor, self._topology, microbatches))
+        self._tell()
 
     # ----------------------------------------------------------------------------- retention
 
