@@ -5,8 +5,10 @@ engine's own order and shuffled on purpose, in one advance and in several.
 """
 
 import json
+import logging
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import apache_beam
+import grpc
 
 from pipelines.demo_corpus import TOKENIZER_FILE, docstrings
 from pipelines.engines.local import ready_engine
@@ -28,6 +31,11 @@ from zephon_beam.errors import ZephonBeamError
 from zephon_beam.recipe import Recipe
 from zephon_beam.verification import verify_stream
 
+_MISSING_ENGINES = (
+    "apache_beam.runners.worker.data_plane",
+    "apache_beam.runners.worker.sdk_worker",
+)
+"""Who logs that an engine does not answer any more."""
 ARRIVALS: tuple[int | None, ...] = (None, 1, 2)
 """Seeds of arrival orders; None: as the engine delivers."""
 WHOLE_ADVANCE = 1 << 30
@@ -140,7 +148,10 @@ def _run_engine(
     if short:
         ways = [(None, WHOLE_ADVANCE), (1, SMALL_ADVANCE)]
     try:
-        with ready_engine(engine, options, base / f"engine-{engine}", install=install) as flags:
+        with (
+            _quiet_workers(),
+            ready_engine(engine, options, base / f"engine-{engine}", install=install) as flags,
+        ):
             for seed, advance_bytes in ways:
                 yield _run_cell(engine, recipe, base / "stream", seed, advance_bytes, flags)
     except NotAvailableError as error:
@@ -191,6 +202,28 @@ def shuffled_arrivals(seed: int | None) -> Iterator[None]:
         return
     with mock.patch("pipelines.advance.TokenizeDocuments", TokenizeAndShuffle):
         yield
+
+
+@contextmanager
+def _quiet_workers() -> Iterator[None]:
+    """Keep workers in threads of this process from telling at length that an engine was stopped."""
+    loggers = [logging.getLogger(name) for name in _MISSING_ENGINES]
+    previous = threading.excepthook
+
+    def notice(failure: threading.ExceptHookArgs) -> None:
+        if not isinstance(failure.exc_value, grpc.RpcError):
+            previous(failure)
+
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    threading.excepthook = notice
+    try:
+        yield
+    finally:
+        threading.excepthook = previous
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 @contextmanager
