@@ -9,7 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.runners import running_pipeline
 from transforms.build_catalog import BuildCatalogs, CatalogJob
-from transforms.media_versions import media_code_versions
+from transforms.media.versions import media_code_versions
 from transforms.tokenize_chat import chat_code_versions
 from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
 from zephon_beam.catalog.scan import (

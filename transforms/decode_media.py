@@ -14,8 +14,8 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
-from transforms.media_shards import ShardMedia
-from transforms.media_versions import refuse_other_libraries
+from transforms.media.shards import ShardMedia
+from transforms.media.versions import refuse_other_libraries
 from transforms.stream_job import StreamJob
 from transforms.write_shards import LaneCommit, is_shard, shard_commit
 from zephon_beam.encode_documents import special_id
@@ -60,7 +60,7 @@ class _DecodeShards(beam.DoFn):
         self._failed = Metrics.counter("zephon_beam", "failed_items")
 
     def setup(self) -> None:
-        from transforms.media_items import decode_document
+        from transforms.media.items import decode_document
         from transforms.tokenizers.backends import load_tokenizer
 
         job = self._job

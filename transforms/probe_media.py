@@ -10,7 +10,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
 from transforms.lane_items import LaneDocuments
-from transforms.media_versions import refuse_other_libraries
+from transforms.media.versions import refuse_other_libraries
 from transforms.stream_job import StreamJob
 from zephon_beam.errors import BadRecordError
 from zephon_beam.media.content import MediaFault
@@ -50,7 +50,7 @@ class _ProbeParts(beam.DoFn):
         self._items = Metrics.counter("zephon_beam", "probed_documents")
 
     def setup(self) -> None:
-        from transforms.media_items import probe_document
+        from transforms.media.items import probe_document
 
         self._probe = probe_document
         refuse_other_libraries(self._job.manifest())

@@ -8,16 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from transforms.media_files import (
-    Pixels,
-    Video,
-    image_pixels,
-    image_size,
-    open_media,
-    open_video,
-    scale_frame,
-    scale_pixels,
-)
+from transforms.media.files import open_media
+from transforms.media.images import image_pixels, image_size
+from transforms.media.scaling import Pixels, scale_frame, scale_pixels
+from transforms.media.videos import Video, open_video
 from zephon_beam.media.content import ContentPart, MediaFault, MediaPart, TextPart, parse_content
 from zephon_beam.media.frames import choose_frames, count_frames
 from zephon_beam.media.presets import Geometry, SizeError, fit, grid, token_count

@@ -17,7 +17,7 @@ def media_code_versions(recipe: Recipe) -> dict[str, str]:
     if recipe.media is None:
         return {}
     try:
-        from transforms.media_files import library_versions
+        from transforms.media.libraries import library_versions
     except ImportError as error:
         raise RecipeError(
             "media must be decoded by PyAV and Pillow, which are not installed "
@@ -32,7 +32,7 @@ def refuse_other_libraries(manifest: Manifest) -> None:
     Raises:
         DriftError: a version differs.
     """
-    from transforms.media_files import library_versions
+    from transforms.media.libraries import library_versions
 
     expected, found = manifest.code_versions.get(CODE_VERSION), library_versions()
     if found != expected:

@@ -1,0 +1,56 @@
+"""Where the bytes of images and videos come from, and how large they may be."""
+
+import errno
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from zephon_beam.media.content import MediaFault, MediaPart, resolve_path
+from zephon_beam.sources.places import RangeStream, open_file
+
+MOST_PIXELS = 1 << 26
+"""Of one frame."""
+
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_READ_BYTES = 1 << 18
+
+
+@contextmanager
+def open_media(part: MediaPart, root: str) -> Iterator[io.BufferedIOBase]:
+    """Open the bytes of an item, which may lie in a bucket.
+
+    Raises:
+        MediaFault: there is no such file, or its path leads out of the root.
+        OSError: it cannot be read now; trying again may help.
+    """
+    if part.data is not None:
+        yield io.BytesIO(part.data)
+        return
+    if part.path is None:
+        raise MediaFault("content", "item must be a file or bytes, got a range of an archive")
+    path = resolve_path(root, part.path)
+    try:
+        file = open_file(path)
+    except OSError as error:
+        if error.errno in _MISSING:
+            raise MediaFault("missing", f"{part.path!r} must be a file, found none") from error
+        raise
+    with io.BufferedReader(RangeStream(file), _READ_BYTES) as stream:
+        yield stream
+
+
+def check_pixels(height: int, width: int) -> None:
+    """Refuse frames that are too large to be decoded.
+
+    Raises:
+        MediaFault: too many pixels, or none.
+    """
+    if height < 1 or width < 1 or height * width > MOST_PIXELS:
+        raise MediaFault(
+            "too_large", f"frame must have from 1 to {MOST_PIXELS} pixels, got {width} x {height}"
+        )
+
+
+def said(error: Exception) -> str:
+    """Return what a library says, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
