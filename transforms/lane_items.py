@@ -1,4 +1,4 @@
-"""What travels to a lane besides tokenized parts: documents, and the lane's head.
+"""What travels towards a lane before it is tokens: pointers, documents, and the lane's head.
 
 Stages that only concern documents hand heads on untouched, so that one stream of elements keyed
 by lane reaches `PackLanes` and nothing needs a side input.
@@ -13,14 +13,6 @@ import pyarrow as pa
 
 from zephon_beam.sequences import PartKey
 from zephon_beam.sources.documents import Documents, Quarantined, Spans, TokenLists
-
-HEAD = 0
-"""Kind of an element that holds where a lane starts."""
-PART = 1
-"""Kind of an element that holds a tokenized part."""
-
-LaneMessage = tuple[int, bytes]
-"""(kind, payload): what `PackLanes` receives for a lane."""
 
 SupplyItem = tuple[int, int, int, int]
 """(data set, chunk number, first part, parts), or `HEAD_ITEM` for the lane's head."""

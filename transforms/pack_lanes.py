@@ -20,7 +20,12 @@ from apache_beam.transforms.userstate import (
     on_timer,
 )
 
-from transforms.lane_items import HEAD, LaneMessage
+from transforms.lane_messages import (
+    LaneMessage,
+    LaneMessageCoder,
+    decode_message,
+    encoded_part,
+)
 from transforms.stream_job import StreamJob
 from transforms.write_shards import (
     LaneCommit,
@@ -34,16 +39,12 @@ from zephon_beam.errors import CorruptObjectError
 from zephon_beam.lane import LaneProcess, ShardDraft
 from zephon_beam.lane_state import decode_state, encode_state
 from zephon_beam.plan import LanePlan
-from zephon_beam.sequences import PartKey, SequencePart, decode_part
+from zephon_beam.sequences import PartKey, SequencePart
 from zephon_beam.shard import encode_shard
 
 DEFAULT_DRAIN_BYTES = 16 * 1024 * 1024
 _REPORT_PARTS = 8
 """Parts of a lane between two reports of progress: about 2 MiB of source."""
-
-
-WaitingPayload = tuple[SequencePart, bytes]
-"""A part that waits, and its encoding."""
 
 
 class PackLanes(beam.PTransform[Any, Any]):
@@ -71,7 +72,7 @@ class PackLanes(beam.PTransform[Any, Any]):
 class _PackLane(beam.DoFn):
     STATE = ReadModifyWriteStateSpec("state", BytesCoder())
     """Encoded lane state, empty for a fresh lane; unset until the lane's head has come."""
-    PARTS = BagStateSpec("parts", BytesCoder())
+    PARTS = BagStateSpec("parts", LaneMessageCoder())
     GATHERED = ReadModifyWriteStateSpec("gathered", TupleCoder((VarIntCoder(),) * 3))
     """Bytes that arrived since the last drain, how many start the next one, parts so far."""
     ROUND = TimerSpec("round", TimeDomain.WATERMARK)
@@ -83,6 +84,9 @@ class _PackLane(beam.DoFn):
     def setup(self) -> None:
         self._config = self._job.lane_config()
         self._plan = self._job.plan()
+        self._planned = {
+            plan.lane: sum(entry.part_count for entry in plan.supply) for plan in self._plan.lanes
+        }
         self._compression = self._job.recipe.shard.compression
 
     def process(
@@ -94,21 +98,25 @@ class _PackLane(beam.DoFn):
         gathered: Any = beam.DoFn.StateParam(GATHERED),
         timer: Any = beam.DoFn.TimerParam(ROUND),
     ) -> Iterator[LaneCommit]:
-        """Keep what arrived; drain when enough has gathered."""
-        lane, (kind, payload) = element
+        """Keep what arrived; drain when enough has gathered, or all that was planned.
+
+        The latter spares parts the way into the stored state and back where the graph runs fused.
+        """
+        lane, message = element
         timer.set(timestamp)
         arrived, threshold, count = gathered.read() or (0, self._drain_bytes, 0)
-        if kind != HEAD:
-            parts.add(payload)
-            arrived += len(payload)
+        if message.part is not None:
+            parts.add(message)
+            arrived += message.size
             count += 1
             if count % _REPORT_PARTS == 0:
                 yield progress_report(lane, count)
         elif state.read() is None:
-            for waiting in self._accept_head(lane, payload, state):
+            for waiting in self._accept_head(lane, message.head or b"", state):
                 parts.add(waiting)
-                arrived += len(waiting)
-        if arrived >= threshold and state.read() is not None:
+                arrived += waiting.size
+        is_due = arrived >= threshold or count == self._planned[lane]
+        if is_due and state.read() is not None:
             _, left = yield from self._drain(lane, state, parts)
             arrived, threshold = 0, self._next_threshold(left)
         gathered.write((arrived, threshold, count))
@@ -128,23 +136,24 @@ class _PackLane(beam.DoFn):
         if state.read() is None:
             return
         process, left = yield from self._drain(lane, state, parts)
+        waiting = [message.part for message in left if message.part is not None]
         _, _, count = gathered.read() or (0, 0, 0)
         gathered.write((0, self._next_threshold(left), count))
         plan = self._plan.lane(lane)
         if process.ended:
             yield end_commit(lane, process.samples)
             return
-        if not supply_is_complete(plan, process, {part.key: part for part, _ in left}):
+        if not supply_is_complete(plan, process, {part.key: part for part in waiting}):
             return
         head = CarryHead(
             advance=self._plan.advance,
             state=process.state(),
-            waiting=[_describe(part) for part, _ in left],
+            waiting=[_describe(part) for part in waiting],
         )
-        carry = encode_carry(head, [payload for _, payload in left])
+        carry = encode_carry(head, [encoded_part(message) for message in left])
         yield carry_commit(lane, self._plan.advance, carry)
 
-    def _accept_head(self, lane: int, payload: bytes, state: Any) -> list[bytes]:
+    def _accept_head(self, lane: int, payload: bytes, state: Any) -> list[LaneMessage]:
         """Set the lane state from its head; return the parts that waited in a carry."""
         plan = self._plan.lane(lane)
         if plan.head_kind != "carry":
@@ -158,39 +167,39 @@ class _PackLane(beam.DoFn):
                 "it and run the recipe again"
             )
         state.write(encode_state(head.state))
-        return payloads
+        return [decode_message(waiting) for waiting in payloads]
 
     def _drain(
         self, lane: int, state: Any, parts: Any
-    ) -> Generator[LaneCommit, None, tuple[LaneProcess, list[WaitingPayload]]]:
+    ) -> Generator[LaneCommit, None, tuple[LaneProcess, list[LaneMessage]]]:
         """Offer all parts, commit full shards, write back the rest.
 
         Yields:
             Shard commits.
 
         Returns:
-            (the lane process, the parts that still wait, in order).
+            (the lane process, messages with the parts that still wait, in order).
         """
         encoded = state.read()
         start = decode_state(encoded, f"state of lane {lane}") if encoded else None
         process = LaneProcess(self._config, lane, start)
-        offered: dict[PartKey, WaitingPayload] = {}
-        for payload in parts.read():
-            part = decode_part(payload)
-            if process.offer(part):
-                offered[part.key] = (part, payload)
+        offered: dict[PartKey, LaneMessage] = {}
+        for message in parts.read():
+            part = message.part
+            if part is not None and process.offer(part):
+                offered[part.key] = message
         for draft in process.take_shards():
             yield self._commit(draft)
         parts.clear()
         left = [offered[key] for key in process.waiting()]
-        for _, payload in left:
-            parts.add(payload)
+        for message in left:
+            parts.add(message)
         state.write(encode_state(process.state()))
         return process, left
 
-    def _next_threshold(self, left: Sequence[WaitingPayload]) -> int:
+    def _next_threshold(self, left: Sequence[LaneMessage]) -> int:
         """Return how many new bytes start a drain: as many as wait, which it reads again."""
-        return max(self._drain_bytes, sum(len(payload) for _, payload in left))
+        return max(self._drain_bytes, sum(message.size for message in left))
 
     def _commit(self, draft: ShardDraft) -> LaneCommit:
         config = self._config

@@ -8,7 +8,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from transforms.lane_items import LaneMessage
+from transforms.lane_messages import LaneMessage
 from zephon_beam.keyed import Permutation, keyed_int
 
 

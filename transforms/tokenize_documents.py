@@ -9,7 +9,8 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
-from transforms.lane_items import HEAD, PART, LaneDocuments, LaneMessage
+from transforms.lane_items import LaneDocuments
+from transforms.lane_messages import LaneMessage
 from transforms.stream_job import StreamJob
 from transforms.tokenize_chat import CODE_VERSION, load_chat_tokenizer
 from transforms.tokenizers.backends import load_tokenizer
@@ -18,7 +19,7 @@ from zephon_beam.encode_documents import special_id
 from zephon_beam.errors import BadRecordError
 from zephon_beam.media.placeholders import empty_documents, forged_documents, media_loss_mask
 from zephon_beam.quarantine import TOKENIZE, write_quarantine
-from zephon_beam.sequences import PartKey, SequencePart, encode_part
+from zephon_beam.sequences import PartKey, SequencePart
 from zephon_beam.sources.documents import Documents, Quarantined
 from zephon_beam.token_framing import frame_token_lists
 from zephon_beam.tokenizer import Array, Framing, Tokenizer, frame_documents
@@ -84,7 +85,7 @@ class _TokenizeParts(beam.DoFn):
         lane, item = element
         documents = item.documents
         if documents is None or item.key is None:
-            yield lane, (HEAD, item.head or b"")
+            yield lane, LaneMessage(head=item.head or b"")
             return
         mask: Array | None
         if self._contents[item.key.dataset] == "messages":
@@ -119,7 +120,7 @@ class _TokenizeParts(beam.DoFn):
             loss_mask=mask,
             quarantined=None if kept.all() else ~kept,
         )
-        yield lane, (PART, encode_part(part))
+        yield lane, LaneMessage(part=part)
 
     def _encode(
         self, documents: Documents, dataset: int

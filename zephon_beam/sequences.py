@@ -57,6 +57,13 @@ class SequencePart:
         """Return the number of documents."""
         return len(self.offsets) - 1
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = (self.tokens, self.offsets, self.files, self.locators, self.outputs)
+        masks = (self.loss_mask, self.quarantined)
+        return sum(array.nbytes for array in (*arrays, *masks) if array is not None)
+
 
 def encode_part(part: SequencePart) -> bytes:
     """Encode a part as an Arrow IPC stream.

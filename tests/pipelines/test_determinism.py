@@ -11,6 +11,7 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
+from tests.lanes import make_part
 from tests.pipelines.small_streams import (
     ROOT,
     SMALL_ADVANCE,
@@ -22,7 +23,7 @@ from tests.pipelines.small_streams import (
     tree,
     write_recipe,
 )
-from transforms.lane_items import HEAD, PART
+from transforms.lane_messages import LaneMessage
 from transforms.tokenize_documents import TokenizeDocuments
 from zephon_beam.keyed import Permutation, keyed_int
 
@@ -66,7 +67,7 @@ class _ShuffleBundle(beam.DoFn):
             # Enough for another drain after the one in which everything was there.
             twice = [*range(count), *range(count)]
         shuffled = Permutation(count + len(twice), self._seed, "arrivals").all().tolist()
-        heads = [place for place, ((_, (kind, _)), _) in enumerate(self._arrived) if kind == HEAD]
+        heads = [place for place, ((_, item), _) in enumerate(self._arrived) if item.part is None]
         # Heads come once more when everything was used already.
         for place in [*([*range(count), *twice][n] for n in shuffled), *heads]:
             element, timestamp = self._arrived[place]
@@ -95,9 +96,13 @@ def test_the_arrivals_of_that_test_are_really_out_of_order() -> None:
     """A shuffle that kept the order would prove nothing."""
     bundle = _ShuffleBundle(1)
     bundle.start_bundle()
-    for place in range(30):
-        bundle.process((0, (HEAD if place < 3 else PART, bytes([place]))), 0)
-    emitted = [value.value[1][1][0] for value in bundle.finish_bundle()]
+    heads = [LaneMessage(head=b"") for _ in range(3)]
+    part = make_part(dataset=0, number=0, part=0, last=True, lengths=[1], first_token=1)
+    messages = [*heads, *(LaneMessage(part=part) for _ in range(27))]
+    for message in messages:
+        bundle.process((0, message), 0)
+    places = {id(message): place for place, message in enumerate(messages)}
+    emitted = [places[id(value.value[1])] for value in bundle.finish_bundle()]
     assert sorted(set(emitted)) == list(range(30))
     assert len(emitted) > 30
     assert emitted[-3:] == [0, 1, 2]
