@@ -14,6 +14,8 @@ from pipelines.engines.processes import Process, free_ports, is_listening, wait_
 from tests.pipelines.small_streams import ROOT, environment
 from zephon_beam.errors import ZephonBeamError
 
+pytestmark = pytest.mark.timeout(60)
+
 _PARENT = """
 import sys, time
 from pathlib import Path
