@@ -14,6 +14,7 @@ from zephon_beam.checks import nearest
 from zephon_beam.errors import RecipeError
 from zephon_beam.manifest import Manifest
 from zephon_beam.reader.blocks import Block, Rows
+from zephon_beam.reader.media import MEDIA_FIELDS, MediaBlock, check_media_fields
 from zephon_beam.shard import Array
 
 FIELDS = (
@@ -60,8 +61,8 @@ def check_fields(fields: Sequence[str] | None) -> tuple[str, ...]:
             f"fields must be a sequence of names, got the text {fields!r}; pass [{fields!r}]"
         )
     for field in fields:
-        if field not in FIELDS:
-            hint = nearest(field, FIELDS)
+        if field not in FIELDS and field not in MEDIA_FIELDS:
+            hint = nearest(field, (*FIELDS, *MEDIA_FIELDS))
             repair = f"did you mean {hint!r}?" if hint else f"choose from {', '.join(FIELDS)}"
             raise RecipeError(f"fields must be names of batch arrays, got {field!r}; {repair}")
     return tuple(dict.fromkeys(fields))
@@ -80,6 +81,7 @@ class BatchBuilder:
     ) -> None:
         """Prepare for the rows of a stream; see `StreamReader` for the arguments."""
         self._segment_multiple = manifest.recipe.get("packing", {}).get("segment_multiple", 1)
+        self._media_merge = check_media_fields(fields, manifest)
         self._cu_seqlens_len = cu_seqlens_len
         self._seq_len = manifest.seq_len
         self._pad_id = manifest.pad_id
@@ -113,6 +115,7 @@ class BatchBuilder:
             index_dtype=self._index_dtype,
             segment_multiple=self._segment_multiple,
         )
+        media = MediaBlock(block=block, merge=self._media_merge)
         batches: list[dict[str, Any]] = [{} for _ in global_valid]
         for field in self._fields:
             if field in _ARRAY_FIELDS:
@@ -123,7 +126,8 @@ class BatchBuilder:
                 for batch, count in zip(batches, global_valid, strict=True):
                     batch[field] = count
             else:
-                values = getattr(block, field)(size)
+                is_media = field in MEDIA_FIELDS
+                values = media.fields(field, size) if is_media else getattr(block, field)(size)
                 if self._cu_seqlens_len is not None and field in _BOUNDS:
                     values = [_fill_up(field, value, self._cu_seqlens_len) for value in values]
                 for batch, value in zip(batches, values, strict=True):

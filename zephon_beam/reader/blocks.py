@@ -165,6 +165,11 @@ class Block:
         sums: list[int] = counts.reshape(-1, micro_batch_size).sum(axis=1).tolist()
         return sums
 
+    @cached_property
+    def run_ends(self) -> Array:
+        """Flat place behind each run, int64[runs]."""
+        return np.cumsum(self._run_lengths, dtype=np.int64)
+
     @property
     def _real_count(self) -> int:
         return len(self.real_sample_ids)

@@ -17,6 +17,7 @@ import numpy as np
 from zephon_beam.errors import CorruptObjectError, CorruptShardError, DriftError
 from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
+from zephon_beam.media.columns import MediaColumns, media_of_batch
 from zephon_beam.reader.runs import RowRuns, find_runs
 from zephon_beam.shard import Array, ShardHeader, decode_shard, open_batch, verify_digest
 from zephon_beam.store.base import Store
@@ -72,6 +73,23 @@ class OpenShard:
     def loss_mask(self) -> Array | None:
         """Stored mask, uint8 [samples, seq_len], or None."""
         return self._rows("loss_mask") if "loss_mask" in self._batch.schema.names else None
+
+    @cached_property
+    def media(self) -> MediaColumns:
+        """The images and videos of all rows."""
+        try:
+            found = media_of_batch(self._batch)
+        except (KeyError, ValueError) as error:
+            raise CorruptShardError(
+                f"{self._name} must have whole media columns ({error}); its rows cannot be read; "
+                "delete it and run the recipe again, which recomputes it"
+            ) from error
+        if found is None:
+            raise CorruptShardError(
+                f"{self._name} must have media columns, found none; its rows cannot be read; "
+                "delete it and run the recipe again, which recomputes it"
+            )
+        return found
 
     @cached_property
     def runs(self) -> RowRuns:
