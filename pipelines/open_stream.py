@@ -8,7 +8,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.runners import running_pipeline
-from transforms.build_catalog import BuildCatalogs, CatalogJob
+from transforms.build_catalog import FEW_FILES, BuildCatalogs, CatalogJob, build_here
 from transforms.media.versions import media_code_versions
 from transforms.tokenize_chat import chat_code_versions
 from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
@@ -180,7 +180,7 @@ def _create(
         except RecipeError as error:
             raise RecipeError(f"datasets.{name}: {error}") from error
     job = CatalogJob(stream=store.uri, recipe=recipe, formats=tuple(formats), roots=roots)
-    _run_catalog_pipeline(job, options)
+    _write_catalogs(job, paths, options)
     catalogs = _open_catalogs(recipe, store)
     for catalog in catalogs:
         if catalog.chunk_count < recipe.lanes:
@@ -196,9 +196,14 @@ def _create(
     store.put_if_absent(MANIFEST, encode_manifest(manifest), lambda _stored, _computed: True)
 
 
-def _run_catalog_pipeline(job: CatalogJob, options: PipelineOptions) -> None:
+def _write_catalogs(
+    job: CatalogJob, paths: Sequence[Sequence[str]], options: PipelineOptions
+) -> None:
     try:
-        _build_catalogs(job, options)
+        if sum(map(len, paths)) <= FEW_FILES:
+            build_here(job, paths)
+        else:
+            _run_catalog_job(job, options)
     except DeterminismError as error:
         raise DriftError(
             f"catalog: the folder {job.stream!r} was left by a run of another recipe or other "
@@ -207,7 +212,7 @@ def _run_catalog_pipeline(job: CatalogJob, options: PipelineOptions) -> None:
         ) from error
 
 
-def _build_catalogs(job: CatalogJob, options: PipelineOptions) -> None:
+def _run_catalog_job(job: CatalogJob, options: PipelineOptions) -> None:
     with running_pipeline(options) as pipeline:
         datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)), reshuffle=False)
         _ = datasets | "BuildCatalogs" >> BuildCatalogs(job)

@@ -55,6 +55,7 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
             _chosen_runner(options) as runner,
             _told_once(),
             _no_timed_flushes(),
+            _no_state_cache(),
             _watched_workers(),
             _cancelled_if_left() as started,
             beam.Pipeline(runner=runner, options=options) as built,
@@ -137,6 +138,21 @@ def _no_timed_flushes() -> Iterator[None]:
         yield
     finally:
         worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = limit
+
+
+@contextmanager
+def _no_state_cache() -> Iterator[None]:
+    """Spare the workers of the in-process engine the cache before their states.
+
+    The states are in the same memory, or a lane reads them once in a drain, while the cache takes
+    the size of each by walking through the globals of all modules.
+    """
+    size = worker_handlers.STATE_CACHE_SIZE_MB
+    worker_handlers.STATE_CACHE_SIZE_MB = 0
+    try:
+        yield
+    finally:
+        worker_handlers.STATE_CACHE_SIZE_MB = size
 
 
 class _ToldOnce(logging.Filter):

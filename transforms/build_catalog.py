@@ -1,6 +1,6 @@
-"""BuildCatalogs: footers read in parallel, one catalog a data set."""
+"""BuildCatalogs: footers read in parallel, one catalog a data set; of few files, without a job."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ ScanRow = tuple[str, int, str, list[tuple[int, int]]]
 
 _ELEMENTS = 1000
 """Elements about which the files of a data set are spread."""
+FEW_FILES = 256
+"""As many are scanned in less time than an engine takes to start a job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,20 +94,40 @@ class _WriteCatalog(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[list[ScanRow]]]) -> Iterator[str]:
         dataset, scanned = element
-        job = self._job
         scans = [
             FileScan(path=path, size=size, identity=identity, row_groups=tuple(row_groups))
             for rows in scanned
             for path, size, identity, row_groups in rows
         ]
-        name = job.recipe.dataset_names[dataset]
-        source_bytes = sum(scan.size for scan in scans)
-        catalog = build_catalog(
-            name,
-            job.formats[dataset],
-            job.roots[dataset],
-            scans,
-            chunk_bytes=derive_chunk_bytes(job.recipe, source_bytes),
-        )
-        open_store(job.stream).put_if_absent(catalog_name(name), catalog, same_catalog)
-        yield catalog_name(name)
+        yield _write_catalog(self._job, dataset, scans)
+
+
+def build_here(job: CatalogJob, paths: Sequence[Sequence[str]]) -> None:
+    """Write the catalogs as `BuildCatalogs` does, one file after the other in this process.
+
+    Args:
+        job: what the catalogs are built from.
+        paths: the files of each data set, in recipe order.
+
+    Raises:
+        SourceError: an unreadable file.
+        DeterminismError: the stream holds another catalog of that name.
+    """
+    for dataset, listed in enumerate(paths):
+        scans = [scan_file(path, job.formats[dataset]) for path in listed]
+        _write_catalog(job, dataset, scans)
+
+
+def _write_catalog(job: CatalogJob, dataset: int, scans: Sequence[FileScan]) -> str:
+    """Write the catalog of a data set and return its name."""
+    name = job.recipe.dataset_names[dataset]
+    source_bytes = sum(scan.size for scan in scans)
+    catalog = build_catalog(
+        name,
+        job.formats[dataset],
+        job.roots[dataset],
+        scans,
+        chunk_bytes=derive_chunk_bytes(job.recipe, source_bytes),
+    )
+    open_store(job.stream).put_if_absent(catalog_name(name), catalog, same_catalog)
+    return catalog_name(name)

@@ -201,5 +201,7 @@ class _TokenizeParts(beam.DoFn):
 def _kept(documents: Documents, set_aside: tuple[Quarantined, ...]) -> Array:
     """Say which documents were set aside neither before nor now, bool[documents]."""
     kept = np.ones(len(documents), bool)
+    if not documents.quarantined and not set_aside:
+        return kept
     kept[[entry.place for entry in (*documents.quarantined, *set_aside)]] = False
     return kept

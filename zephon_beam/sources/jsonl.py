@@ -126,8 +126,6 @@ def parse_lines(
     locators: list[int] = []
     simple = "." not in field
     is_text = content.kind == "text"
-    # A lone surrogate can only come from an escape; without one no text needs to be looked at.
-    escapes = _has_surrogate_escape(data)
     decode = _decode_marked if is_text else _decode
     next_offset = offset
     for number, line in enumerate(data.split(b"\n")):
@@ -146,7 +144,8 @@ def parse_lines(
             if not is_text:
                 text = messages_text(text)
             valid = type(text) is str and (end == len(decoded) or not decoded[end:].strip(_SPACE))
-            if valid and escapes:
+            if valid and not text.isascii():
+                # A lone surrogate is no text that UTF-8 knows.
                 text.encode()
         except (ValueError, KeyError, TypeError, RecursionError):
             valid, text = False, ""
@@ -343,14 +342,6 @@ def _is_deep(data: bytes) -> bool:
     is_open = values[(values == ord("{")) | (values == ord("}"))] == ord("{")
     depth = np.cumsum(np.where(is_open, 1, -1))
     return bool(depth.max(initial=0) > _DEEPEST)
-
-
-def _has_surrogate_escape(data: bytes) -> bool:
-    r"""Say whether `\ud` occurs, in either case; several times faster than searching for both."""
-    values = np.frombuffer(data, dtype=np.uint8)
-    places = np.flatnonzero(values[:-2] == ord("\\"))
-    marked = (values[places + 1] == ord("u")) & ((values[places + 2] | 0x20) == ord("d"))
-    return bool(marked.any())
 
 
 def _field(document: Any, field: str) -> Any:
