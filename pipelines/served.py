@@ -21,7 +21,7 @@ def main() -> None:
     parent, status, watcher = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     sys.argv[:] = ["zephon-beam", *sys.argv[4:]]
     if watcher == "kernel":
-        _ask_kernel()
+        die_with_parent()
     threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
     from pipelines.main import console
 
@@ -32,7 +32,7 @@ def main() -> None:
         raise
 
 
-def _ask_kernel() -> None:
+def die_with_parent() -> None:
     """Have this process killed with the parent's main thread, whatever it is doing then."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
