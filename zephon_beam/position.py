@@ -133,9 +133,10 @@ def _lane_is_complete(store: Store, found: Heads, advance: int, entry: LanePlan)
 
 def _can_run(store: Store, found: Heads, advance: int, entry: LanePlan) -> bool:
     """Say whether a lane's share of a plan can be run again and lead to a carry of its number."""
-    if store.exists(carry_name(entry.lane, advance)):
+    exists = store.exists(carry_name(entry.lane, advance))
+    if exists and found.carry(entry.lane, advance) is None:
         # A carry is created once; a damaged one would stay in the place of the one made now.
-        return found.carry(entry.lane, advance) is not None
+        return False
     if entry.head_kind == "carry":
         return found.carry(entry.lane, entry.head_number) is not None
     if entry.head_kind == "state":

@@ -68,6 +68,27 @@ def test_a_carry_of_another_lane_is_not_believed(corpus: Path, tmp_path: Path) -
     assert all(expected[name] == found[name] for name in common)
 
 
+def test_lanes_go_on_from_states_when_a_shard_and_a_head_are_lost(
+    corpus: Path, tmp_path: Path
+) -> None:
+    """The newest plan cannot be run again without its head, though its carries are there."""
+    recipe = make_recipe(corpus)
+    run_stream(recipe, tmp_path / "expected", until_samples=300)
+    stream = tmp_path / "stream"
+    run_stream(recipe, stream, until_samples=120, advance_bytes=1)
+    plans = sorted((stream / "advances").iterdir())
+    kind, number = json.loads(plans[-1].read_text())["lanes"][0]["head"]
+    assert kind == "carry"
+    (stream / f"carry/lane-00000/{number:06d}.avro").unlink()
+    max((stream / "shards" / "lane-00000").iterdir()).unlink()
+    run_stream(recipe, stream, until_samples=200, advance_bytes=1)
+    assert verify_stream(str(stream), until_samples=200).ok
+    expected, found = tree(tmp_path / "expected"), tree(stream)
+    common = expected.keys() & found.keys()
+    assert sum(name.startswith("shards/") for name in common) >= 50
+    assert all(expected[name] == found[name] for name in common)
+
+
 def test_a_stream_without_its_name_is_not_taken_over(corpus: Path, tmp_path: Path) -> None:
     """Shards without stream.json belong to a recipe that nobody can name."""
     stream = tmp_path / "stream"
