@@ -106,6 +106,7 @@ def choose_backend(recipe: TokenizerRecipe, backend: str) -> str:
     if backend == "auto":
         reason = fastokens_refusal(content, name=str(path))
         if reason is not None:
+            load_reference(recipe)  # what is no tokenizer at all is an error, not a slow one
             _LOGGER.warning(
                 "tokenizer %s is encoded by the tokenizers library, the slow one: %s", path, reason
             )
