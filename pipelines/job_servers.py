@@ -9,7 +9,7 @@ from apache_beam.runners.portability.flink_runner import FlinkRunner
 
 from zephon_beam.errors import ZephonBeamError
 
-_ANSWER_SECS = 60.0
+_ANSWER_SECS = 30.0
 _servers: dict[str, Any] = {}
 _starting = threading.Lock()
 
@@ -32,7 +32,7 @@ def refuse_silent_endpoint(endpoint: str | None) -> None:
     Beam would wait as long as it waits for a job.
 
     Raises:
-        ZephonBeamError: it does not within a minute.
+        ZephonBeamError: it does not within half a minute.
     """
     if endpoint in (None, "embed"):
         return
