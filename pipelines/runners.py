@@ -22,6 +22,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineS
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from pipelines.failures import find_cause, printed_once
+from pipelines.garbage import rare_collections
 from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
 from zephon_beam.errors import ZephonBeamError
 
@@ -56,6 +57,7 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
             _told_once(),
             _no_timed_flushes(),
             _no_state_cache(),
+            rare_collections(),
             _watched_workers(),
             _cancelled_if_left() as started,
             beam.Pipeline(runner=runner, options=options) as built,

@@ -82,8 +82,9 @@ def _provisions(args: argparse.Namespace) -> dict[str, str]:
 def _work() -> None:
     sys.path[:] = [entry for entry in sys.path if entry]
     from pipelines.failures import printed_once
+    from pipelines.garbage import rare_collections
 
-    with printed_once():
+    with printed_once(), rare_collections():
         runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
 
 

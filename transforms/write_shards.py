@@ -5,6 +5,7 @@ is absent, and an object that exists must hold what was computed again.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ from zephon_beam.carry import same_carry
 from zephon_beam.lane_state import same_state
 from zephon_beam.layout import carry_name, end_name, progress_name, shard_name, state_name
 from zephon_beam.shard import same_shard
+
+_REPORT_SECS = 1.0
+"""Between two reports of a lane; nobody looks at them more often."""
 
 LaneCommit = tuple[str, int, int, int, bytes, bytes]
 """(kind, lane, number, samples of the lane, first payload, second payload)."""
@@ -75,7 +79,8 @@ class _Commit(beam.DoFn):
 
     def setup(self) -> None:
         self._store = self._job.store()
-        self._reported: dict[int, dict[str, int]] = {}
+        self._known: dict[int, dict[str, int]] = {}
+        self._reported: dict[int, float] = {}
 
     def process(self, element: LaneCommit) -> Iterator[str]:
         kind, lane, number, samples, first, second = element
@@ -98,8 +103,12 @@ class _Commit(beam.DoFn):
         yield name
 
     def _report(self, lane: int, **known: int) -> None:
-        """Say how far the lane is; advice only, so it may be lost or stale."""
-        known = {"advance": self._job.advance, **self._reported.get(lane, {}), **known}
-        self._reported[lane] = known
+        """Say now and then how far the lane is; advice only, so it may be lost or stale."""
+        known = {"advance": self._job.advance, **self._known.get(lane, {}), **known}
+        self._known[lane] = known
+        now = time.monotonic()
+        if now - self._reported.get(lane, -_REPORT_SECS) < _REPORT_SECS:
+            return
+        self._reported[lane] = now
         content = (json.dumps(known) + "\n").encode()
         self._store.replace(progress_name(lane), content, durable=False)
