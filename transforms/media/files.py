@@ -2,11 +2,13 @@
 
 import errno
 import io
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zephon_beam.media.content import MediaFault, MediaPart, resolve_path
-from zephon_beam.sources.places import RangeStream, open_file
+from zephon_beam.sources.places import RangeStream, is_remote, open_file
 
 MOST_PIXELS = 1 << 26
 """Of one frame."""
@@ -29,11 +31,15 @@ def open_media(part: MediaPart, root: str) -> Iterator[io.BufferedIOBase]:
     if part.path is None:
         raise MediaFault("content", "item must be a file or bytes, got a range of an archive")
     path = resolve_path(root, part.path)
+    missing = MediaFault("missing", f"{part.path!r} must be a file, found none")
     try:
+        # Opening a pipe would wait for somebody who writes into it.
+        if not is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            raise missing
         file = open_file(path)
     except OSError as error:
         if error.errno in _MISSING:
-            raise MediaFault("missing", f"{part.path!r} must be a file, found none") from error
+            raise missing from error
         raise
     with io.BufferedReader(RangeStream(file), _READ_BYTES) as stream:
         yield stream

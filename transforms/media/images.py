@@ -6,11 +6,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from transforms.media.files import check_pixels, said
 from transforms.media.scaling import Pixels
 from zephon_beam.media.content import MediaFault
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes an image upright, by the value of EXIF."""
 
 MOST_BYTES = 1 << 28
 """Of one file."""
@@ -37,7 +49,8 @@ def image_pixels(stream: io.BufferedIOBase) -> Pixels:
         MediaFault: it cannot be decoded.
     """
     with _image(stream) as image, _image_faults():
-        upright = ImageOps.exif_transpose(image)
+        turn = _TURNS.get(_orientation(image))
+        upright = image if turn is None else image.transpose(turn)
         if upright.mode.startswith("I;16") or upright.mode == "I":
             gray = (np.asarray(upright).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
             return np.repeat(gray[:, :, None], 3, axis=2)
@@ -73,6 +86,17 @@ def _image_faults() -> Iterator[None]:
 
 
 def _orientation(image: Any) -> int:
+    """Return how EXIF says the image is stored, 1 to 8, from what stands before its pixels.
+
+    Pillow turns TIFF upright itself, and would decode a PNG to look for EXIF behind its pixels.
+    """
+    if image.format == "TIFF":
+        return 1
     with _image_faults():
-        found = image.getexif().get(0x0112, 1)
+        exif = Image.Exif()
+        if image.format == "PNG":
+            exif.load(image.info.get("exif", b""))
+        else:
+            exif = image.getexif()
+        found = exif.get(_ORIENTATION, 1)
     return found if isinstance(found, int) and 1 <= found <= 8 else 1

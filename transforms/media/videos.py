@@ -8,6 +8,7 @@ give the same pixels, whether a decoder came there by seeking or from the start.
 packets and pixels, never time.
 """
 
+import errno
 import io
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -43,10 +44,41 @@ class FrameIndex:
     """Times of the frames at which decoding can start, in order."""
 
 
+class _Source:
+    """A file as FFmpeg reads it, which remembers when reading failed.
+
+    FFmpeg may take a failed read for the end of the file and go on, and PyAV may drop the error:
+    the video would be shorter for once.
+    """
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self._stream = stream
+        self._failure: OSError | None = None
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size)
+        except OSError as error:
+            self._failure = self._failure or error
+            return b""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def check(self) -> None:
+        """Raise the error of a read that failed."""
+        if self._failure is not None:
+            raise self._failure
+
+
 class Video:
     """An open video, of which chosen frames can be decoded once, in order."""
 
-    def __init__(self, container: Any, stream: Any) -> None:
+    def __init__(self, source: _Source, container: Any, stream: Any) -> None:
+        self._source = source
         self._container = container
         self._stream = stream
         self.index = _index(container, stream)
@@ -62,8 +94,10 @@ class Video:
             OSError: the file cannot be read now.
         """
         decoded = self._timed(places) if self.index.is_timed else self._counted(places)
-        with _video_faults():
-            yield from decoded
+        with _faults(self._source):
+            for frame in decoded:
+                self._source.check()
+                yield frame
 
     def upright_size(self, frame: Any) -> tuple[int, int]:
         """Return the (height, width) at which a frame is shown, with square pixels.
@@ -138,9 +172,10 @@ def open_video(stream: io.BufferedIOBase) -> Iterator[Video]:
         MediaFault: no video, or one beyond the limits.
         OSError: the file cannot be read now.
     """
-    with _video_faults():
-        container = av.open(stream, mode="r", options={"format_whitelist": _CONTAINERS})
-    with container, _video_faults():
+    source = _Source(stream)
+    with _faults(source):
+        container = av.open(source, mode="r", options={"format_whitelist": _CONTAINERS})
+    with container, _faults(source):
         videos = [s for s in container.streams.video if not s.disposition & _ATTACHED]
         if not videos:
             kinds = sorted({str(s.type) for s in container.streams}) or ["nothing"]
@@ -152,7 +187,7 @@ def open_video(stream: io.BufferedIOBase) -> Iterator[Video]:
         context.thread_type = "NONE"
         context.thread_count = 1
         context.options = {"max_pixels": str(MOST_PIXELS)}
-        yield Video(container, video)
+        yield Video(source, container, video)
 
 
 _ATTACHED = av.stream.Disposition.attached_pic
@@ -186,9 +221,16 @@ def _index(container: Any, stream: Any) -> FrameIndex:
 
 
 @contextmanager
-def _video_faults() -> Iterator[None]:
-    """Turn what FFmpeg says of a file's content into a fault; the file's own errors stay."""
+def _faults(source: _Source) -> Iterator[None]:
+    """Turn what FFmpeg says of a file's content into a fault; those of reading and memory stay."""
     try:
         yield
     except av.FFmpegError as error:
+        source.check()
+        if error.errno == errno.ENOMEM:
+            raise
         raise MediaFault("video", f"video must be decodable, got {said(error)}") from error
+    except MediaFault:
+        source.check()
+        raise
+    source.check()
