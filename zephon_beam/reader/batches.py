@@ -15,6 +15,7 @@ from zephon_beam.errors import RecipeError
 from zephon_beam.manifest import Manifest
 from zephon_beam.reader.blocks import Block, Rows
 from zephon_beam.reader.media import MEDIA_FIELDS, MediaBlock, check_media_fields
+from zephon_beam.reader.pool import ArrayPool
 from zephon_beam.shard import Array
 
 FIELDS = (
@@ -83,6 +84,7 @@ class BatchBuilder:
         self._segment_multiple = manifest.recipe.get("packing", {}).get("segment_multiple", 1)
         self._media_merge = check_media_fields(fields, manifest)
         self._cu_seqlens_len = cu_seqlens_len
+        self._pool = ArrayPool()
         self._seq_len = manifest.seq_len
         self._pad_id = manifest.pad_id
         self._token_dtype = np.dtype(manifest.token_dtype)
@@ -114,6 +116,7 @@ class BatchBuilder:
             token_dtype=self._token_dtype,
             index_dtype=self._index_dtype,
             segment_multiple=self._segment_multiple,
+            pool=self._pool,
         )
         media = MediaBlock(block=block, merge=self._media_merge)
         batches: list[dict[str, Any]] = [{} for _ in global_valid]

@@ -13,13 +13,14 @@ label (shown as -, stored as -100), and neither has padding.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
+from zephon_beam.reader.pool import ArrayPool
 from zephon_beam.reader.shards import IGNORED_LABEL, NO_DATASET, OpenShard
 from zephon_beam.shard import Array
 
@@ -33,6 +34,12 @@ class Rows:
     shard: OpenShard
     first: int
     count: int
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Half-open range of the shard's runs that these rows have."""
+        firsts = self.shard.runs.row_firsts
+        return int(firsts[self.first]), int(firsts[self.first + self.count])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,8 @@ class Block:
     index_dtype: "np.dtype[Any]"
     segment_multiple: int = 1
     """Places in a row that segments begin at are multiples of it."""
+    pool: ArrayPool = field(default_factory=ArrayPool)
+    """Where its large arrays come from; they go back when nobody holds them any more."""
 
     @cached_property
     def tokens(self) -> Array:
@@ -66,16 +75,16 @@ class Block:
     @cached_property
     def labels(self) -> Array:
         """The next token of the same document, [rows, seq_len]; -100 where none counts."""
-        labels = np.empty((self.row_count, self.seq_len), self.index_dtype)
+        labels = self._new(self.index_dtype)
         flat = labels.reshape(-1)
-        place = 0
-        for part in self.parts:
+        for row, part in self._placed:
+            place = row * self.seq_len
             # The last token of a row is the last of its segment or padding, so it is set below.
             tokens = part.shard.tokens[part.first : part.first + part.count].reshape(-1)
             flat[place : place + len(tokens) - 1] = tokens[1:]
-            place += len(tokens)
-        flat[self._last_places] = self._last_labels
-        flat[self._padding] = IGNORED_LABEL
+            lasts, following = self._lasts(row, part)
+            flat[lasts] = following
+            flat[self._padding(row, part)] = IGNORED_LABEL
         labels[self._real_count :] = IGNORED_LABEL
         if self._has_loss_mask:
             np.copyto(labels, IGNORED_LABEL, where=self.loss_mask == 0)
@@ -84,37 +93,41 @@ class Block:
     @cached_property
     def loss_mask(self) -> Array:
         """1 where the label counts, uint8 [rows, seq_len]."""
-        mask = np.ones((self.row_count, self.seq_len), np.uint8)
-        row = 0
-        for part in self.parts if self._has_loss_mask else ():
-            stored = part.shard.loss_mask
-            if stored is not None:
-                mask[row : row + part.count] = stored[part.first : part.first + part.count]
-            row += part.count
+        mask = self._new(np.dtype(np.uint8))
         flat = mask.reshape(-1)
-        flat[self._last_places[self._last_labels == IGNORED_LABEL]] = 0
-        flat[self._padding] = 0
+        for row, part in self._placed:
+            stored = part.shard.loss_mask
+            rows = mask[row : row + part.count]
+            rows[...] = 1 if stored is None else stored[part.first : part.first + part.count]
+            lasts, following = self._lasts(row, part)
+            flat[lasts[following == IGNORED_LABEL]] = 0
+            flat[self._padding(row, part)] = 0
         mask[self._real_count :] = 0
         return mask
 
     @cached_property
     def position_ids(self) -> Array:
         """Places within the run, [rows, seq_len]: 0 exactly at the boundaries."""
-        starts = self._of_runs(lambda shard: shard.runs.starts, 0)
-        places = self._spread(starts.astype(self.index_dtype, copy=False))
-        # One row of numbers for all rows: it stays in the nearest cache.
-        np.subtract(np.arange(self.seq_len, dtype=self.index_dtype), places, out=places)
-        return places
+        out = self._new(self.index_dtype)
+        for row, part in self._placed:
+            first, last = part.runs
+            # In the narrow type of the runs, which is converted once at the end.
+            begins = part.shard.runs.starts[first:last].repeat(part.shard.runs.lengths[first:last])
+            ramp = self.pool.ramp(part.count, self.seq_len, begins.dtype)
+            np.subtract(ramp, begins, out=begins)
+            out[row : row + part.count] = begins.reshape(part.count, self.seq_len)
+        out[self._real_count :] = np.arange(self.seq_len, dtype=self.index_dtype)
+        return out
 
     @cached_property
     def segment_ids(self) -> Array:
         """Segments of a row numbered from 1, [rows, seq_len]; 0 is padding."""
-        return self._spread(self._run_numbers.astype(self.index_dtype, copy=False))
+        return self._spread(lambda shard: shard.runs.numbers, 0, self.index_dtype)
 
     @cached_property
     def dataset_ids(self) -> Array:
         """Place of the token's data set in the recipe, uint16 [rows, seq_len]; 0xFFFF: padding."""
-        return self._spread(self._of_runs(lambda shard: shard.run_datasets, NO_DATASET))
+        return self._spread(lambda shard: shard.run_datasets, NO_DATASET, np.dtype(np.uint16))
 
     @cached_property
     def sample_ids(self) -> Array:
@@ -181,14 +194,33 @@ class Block:
     # ---------------------------------------------------------------- runs and segments of the rows
 
     @cached_property
+    def _placed(self) -> list[tuple[int, Rows]]:
+        """The parts, each with its first row in the block."""
+        counts = [part.count for part in self.parts]
+        firsts = [0, *accumulate(counts)]
+        return list(zip(firsts, self.parts, strict=False))
+
+    def _new(self, dtype: "np.dtype[Any]") -> Array:
+        return self.pool.take((self.row_count, self.seq_len), dtype)
+
+    def _lasts(self, row: int, part: Rows) -> tuple[Array, Array]:
+        """Flat places in the block of a part's last tokens of segments, and their labels."""
+        shard, offsets = part.shard, part.shard.segment_offsets
+        first, last = offsets[part.first], offsets[part.first + part.count]
+        places = shard.last_places[first:last] + (row - part.first) * self.seq_len
+        return places, shard.last_labels[first:last]
+
+    def _padding(self, row: int, part: Rows) -> Array:
+        """Flat places in the block of a part's padding."""
+        runs = part.shard.runs
+        first, last = runs.padding_offsets[[part.first, part.first + part.count]]
+        places: Array = runs.padding_places[first:last] + (row - part.first) * self.seq_len
+        return places
+
+    @cached_property
     def _run_bounds(self) -> list[tuple[OpenShard, int, int]]:
         """Half-open range of runs of each part."""
-        bounds = []
-        for part in self.parts:
-            firsts = part.shard.runs.row_firsts
-            first, last = int(firsts[part.first]), int(firsts[part.first + part.count])
-            bounds.append((part.shard, first, last))
-        return bounds
+        return [(part.shard, *part.runs) for part in self.parts]
 
     def _of_runs(self, values: Callable[[OpenShard], Array], filler: int) -> Array:
         """Take one value a run of all rows; a filler row is one run."""
@@ -207,9 +239,17 @@ class Block:
     def _run_numbers(self) -> Array:
         return self._of_runs(lambda shard: shard.runs.numbers, 0)
 
-    def _spread(self, values: Array) -> Array:
+    def _spread(
+        self, values: Callable[[OpenShard], Array], filler: int, dtype: "np.dtype[Any]"
+    ) -> Array:
         """Repeat one value a run over its tokens, [rows, seq_len]."""
-        return np.repeat(values, self._run_lengths).reshape(self.row_count, self.seq_len)
+        out = self._new(dtype)
+        for row, part in self._placed:
+            first, last = part.runs
+            spread = values(part.shard)[first:last].repeat(part.shard.runs.lengths[first:last])
+            out[row : row + part.count] = spread.reshape(part.count, self.seq_len)
+        out[self._real_count :] = filler
+        return out
 
     def _microbatch_runs(self, micro_batch_size: int) -> list[int]:
         """First run of each microbatch, and the number of all."""
@@ -248,47 +288,9 @@ class Block:
         places = self._slots[0][self._microbatch_runs(micro_batch_size)].tolist()
         return [sums[first : last + 1] - sums[first] for first, last in pairwise(places)]
 
-    @cached_property
-    def _segment_bounds(self) -> list[tuple[OpenShard, int, int]]:
-        """Half-open range of segments of each part."""
-        bounds = []
-        for part in self.parts:
-            offsets = part.shard.segment_offsets
-            first, last = int(offsets[part.first]), int(offsets[part.first + part.count])
-            bounds.append((part.shard, first, last))
-        return bounds
-
-    @cached_property
-    def _last_places(self) -> Array:
-        """Flat place of each segment's last token, int64[segments]."""
-        pieces = [np.zeros(0, np.int64)]
-        row = 0
-        for part, (shard, first, last) in zip(self.parts, self._segment_bounds, strict=True):
-            pieces.append(shard.last_places[first:last] + (row - part.first) * self.seq_len)
-            row += part.count
-        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
-
-    @cached_property
-    def _last_labels(self) -> Array:
-        """Label of each segment's last token, int32[segments]."""
-        pieces = [shard.last_labels[first:last] for shard, first, last in self._segment_bounds]
-        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int32), *pieces])
-
-    @cached_property
-    def _padding(self) -> Array:
-        """Flat places of padding inside real rows, int64[places]."""
-        filler = self.row_count - self._real_count
-        chosen = np.flatnonzero(self._run_numbers[: len(self._run_numbers) - filler] == 0)
-        counts = self._run_lengths[chosen]
-        firsts = np.cumsum(self._run_lengths)[chosen] - counts
-        before = np.cumsum(counts) - counts
-        return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()))
-
     def _copy_rows(self, dtype: "np.dtype[Any]") -> Array:
-        out = np.empty((self.row_count, self.seq_len), dtype)
-        row = 0
-        for part in self.parts:
+        out = self._new(dtype)
+        for row, part in self._placed:
             out[row : row + part.count] = part.shard.tokens[part.first : part.first + part.count]
-            row += part.count
-        out[row:] = self.pad_id
+        out[self._real_count :] = self.pad_id
         return out

@@ -25,11 +25,15 @@ class RowRuns:
     row_firsts: Array
     """First run of each row and the number of all, int64[rows + 1]."""
     starts: Array
-    """Place in the row, int32[runs]."""
+    """Place in the row, of the narrowest type that holds every place; int[runs]."""
     lengths: Array
     """int64[runs], of at least 1."""
     numbers: Array
-    """Segment of the row from 1, or 0 for padding; int32[runs]."""
+    """Segment of the row from 1, or 0 for padding; of the same type as `starts`."""
+    padding_places: Array
+    """Place of each token of padding among all tokens, int64[places], rising."""
+    padding_offsets: Array
+    """Bounds of each row's `padding_places`, int64[rows + 1]."""
 
 
 def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> RowRuns:
@@ -52,12 +56,24 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
     is_first = np.concatenate(([True], places[1:] != places[:-1]))
     bounds = places[is_first]
     is_segment = (keys[is_first] & 1 == 0)[:-1]
-    numbers = np.zeros(len(bounds) - 1, np.int32)
+    narrow = np.int16 if seq_len < 1 << 15 else np.int32
+    numbers = np.zeros(len(bounds) - 1, narrow)
     firsts = np.asarray(offsets[:-1], dtype=np.int64)
     numbers[is_segment] = np.arange(1, len(starts) + 1) - np.repeat(firsts, counts)
+    lengths_of_runs = np.diff(bounds)
+    gaps = np.flatnonzero(~is_segment)
+    padding = _places(bounds[gaps], lengths_of_runs[gaps])
     return RowRuns(
         row_firsts=np.searchsorted(bounds, rows),
-        starts=(bounds[:-1] % seq_len).astype(np.int32),
-        lengths=np.diff(bounds),
+        starts=(bounds[:-1] % seq_len).astype(narrow),
+        lengths=lengths_of_runs,
         numbers=numbers,
+        padding_places=padding,
+        padding_offsets=np.searchsorted(padding, rows),
     )
+
+
+def _places(begins: Array, counts: Array) -> Array:
+    """Return begins[0], begins[0] + 1, …, for `counts[0]` places, and so on; int64."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(begins - before, counts) + np.arange(int(counts.sum()))
