@@ -179,8 +179,9 @@ def test_the_keys_of_a_batch_are_stated_with_type_and_shape(tmp_path: Path) -> N
             continue
         accepted = "int32" if dtype == "index" else dtype
         assert batch[name].dtype.name in accepted.split(" or ")
-        if name == "cu_seqlens":
-            assert (shape, batch[name].ndim) == ("`[runs + 1]`", 1)
+        if name.startswith("cu_seqlens"):
+            parts = "runs" if name == "cu_seqlens" else "slots"
+            assert (shape, batch[name].ndim) == (f"`[{parts} + 1]`", 1)
         else:
             assert batch[name].shape == tuple(
                 sizes[size] for size in re.findall(r"\w+", shape.strip("`"))

@@ -71,7 +71,7 @@ def test_trainer_code_reads_the_demo_stream(demo: dict[str, Any]) -> None:
 
 def test_the_recipe_and_the_function_make_a_stream(tmp_path: Path) -> None:
     """Both run as they stand, over data of ours."""
-    (text,), (code,) = code_blocks("yaml"), code_blocks("py")
+    (text,), (code, served) = code_blocks("yaml"), code_blocks("py")
     (tmp_path / "recipe.yaml").write_text(text)
     (tmp_path / "clean.py").write_text(code)
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER_FILE.read_bytes())
@@ -88,6 +88,15 @@ def test_the_recipe_and_the_function_make_a_stream(tmp_path: Path) -> None:
     run_stream(tmp_path / "once.yaml", tmp_path / "stream")
     found = stored_texts(tmp_path / "stream", TOKENIZER_FILE)
     assert found == sorted(f" number {number} " for number in range(400))
+    # The program that serves and trains goes on with that stream, which is complete.
+    served = served.replace("recipe.yaml", str(tmp_path / "once.yaml"))
+    seen: list[Any] = []
+    names = {"train": seen.append}
+    exec(
+        compile(served.replace("/data/streams/web-code", str(tmp_path / "stream")), "", "exec"),
+        names,
+    )
+    assert seen
 
 
 def test_paths_named_in_the_map_exist() -> None:
