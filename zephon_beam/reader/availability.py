@@ -93,6 +93,13 @@ class Availability:
             if missing is not None and not self._order_is_stale:
                 return missing
 
+    def lag(self, last: int) -> int:
+        """Count the samples before `last` that were missing when they were last looked for."""
+        total = self.order.total
+        stop = last if total is None else min(last, total)
+        needed = self._samples_before(stop) if stop > 0 else np.zeros_like(self._present)
+        return int(np.maximum(needed - self._present, 0).sum())
+
     def evidence_of_hole(self, missing: Missing) -> str | None:
         """Say what shows that a missing shard ought to exist, or None if it may still come."""
         later = [number_of(name) for name in self._store.list(lane_folder("shards", missing.lane))]

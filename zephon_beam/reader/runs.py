@@ -45,31 +45,35 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
         lengths: tokens of each segment, int32[segments], of at least 1.
         seq_len: tokens of a row.
     """
-    rows = np.arange(len(offsets), dtype=np.int64) * seq_len
-    counts = np.diff(offsets)
-    begins = np.repeat(rows[:-1], counts) + starts
-    # Sorted as 2·place, plus 1 unless a segment begins there: of the entries of one place the
-    # first says whether the run that begins there is a segment.
-    keys = np.concatenate((begins * 2, (begins + lengths) * 2 + 1, rows * 2 + 1))
-    keys.sort()
-    places = keys >> 1
-    is_first = np.concatenate(([True], places[1:] != places[:-1]))
-    bounds = places[is_first]
-    is_segment = (keys[is_first] & 1 == 0)[:-1]
+    offsets = np.asarray(offsets, dtype=np.int64)
+    rows = np.arange(len(offsets), dtype=np.int64)
+    row_of = np.repeat(rows[:-1], np.diff(offsets))
+    begins = row_of * seq_len + starts
+    ends = begins + lengths
+    # Each segment, the gap before it and the gap at the end of each row, in order; a gap that is
+    # not there is one of no length. Segments before a place and rows before it make its number.
+    segments = 2 * np.arange(len(begins)) + row_of + 1
+    rests = 2 * offsets[1:] + rows[:-1]
+    bounds = np.empty(2 * len(begins) + len(rows), np.int64)
+    bounds[segments] = begins
+    bounds[segments + 1] = ends
+    # What begins a row has overwritten nothing yet: it follows the rest of the row before.
+    bounds[np.concatenate(([0], rests + 1))] = rows * seq_len
+    sizes = np.diff(bounds)
     narrow = np.int16 if seq_len < 1 << 15 else np.int32
-    numbers = np.zeros(len(bounds) - 1, narrow)
-    firsts = np.asarray(offsets[:-1], dtype=np.int64)
-    numbers[is_segment] = np.arange(1, len(starts) + 1) - np.repeat(firsts, counts)
-    lengths_of_runs = np.diff(bounds)
-    gaps = np.flatnonzero(~is_segment)
-    padding = _places(bounds[gaps], lengths_of_runs[gaps])
+    numbers = np.zeros(len(sizes), narrow)
+    numbers[segments] = np.arange(1, len(begins) + 1) - offsets[row_of]
+    kept = np.flatnonzero(sizes)
+    sizes, numbers, bounds = sizes[kept], numbers[kept], bounds[kept]
+    gaps = np.flatnonzero(numbers == 0)
+    padding = _places(bounds[gaps], sizes[gaps])
     return RowRuns(
-        row_firsts=np.searchsorted(bounds, rows),
-        starts=(bounds[:-1] % seq_len).astype(narrow),
-        lengths=lengths_of_runs,
+        row_firsts=np.searchsorted(kept, np.concatenate(([0], rests + 1))),
+        starts=(bounds % seq_len).astype(narrow),
+        lengths=sizes,
         numbers=numbers,
         padding_places=padding,
-        padding_offsets=np.searchsorted(padding, rows),
+        padding_offsets=np.searchsorted(padding, rows * seq_len),
     )
 
 

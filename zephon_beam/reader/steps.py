@@ -135,7 +135,7 @@ class Steps:
                     look_for_hole_at *= 2
                 if waiting.expired:
                     waiting.give_up(what)
-                waiting.pause(what)
+                waiting.pause(what, self._availability.lag(last))
                 missing = self._availability.look(first, last)
         finally:
             waiting.close()

@@ -48,6 +48,7 @@ class Waiting:
         self._warn_at = FIRST_WARNING_SECS
         self._width = 0
         self._announced = False
+        self._first_lag = 0
 
     @property
     def waited(self) -> float:
@@ -59,10 +60,19 @@ class Waiting:
         """Whether the time limit has been reached."""
         return self._timeout is not None and self.waited >= self._timeout
 
-    def pause(self, what: str) -> None:
-        """Report and sleep once, longer each time, never past the limit."""
+    def pause(self, what: str, lag: int | None = None) -> None:
+        """Report and sleep once, longer each time, never past the limit.
+
+        Args:
+            what: is waited for.
+            lag: samples that are missing; how fast they come is shown with it.
+        """
         waited = self.waited
         line = f"{self._who}: waited {waited:.0f} s for {what}"
+        if lag is not None:
+            self._first_lag = self._first_lag or lag
+            rate = (self._first_lag - lag) / waited if waited > 0 else 0.0
+            line += f", {lag} samples behind, {rate:.1f} samples/s"
         if not self._announced:
             logger.info("%s: waiting for %s", self._who, what)
             self._announced = True

@@ -168,6 +168,34 @@ def test_waiting_ends_when_the_shard_comes_and_reports_progress(
     assert not shown[-1].strip()
 
 
+def test_the_line_tells_how_far_behind_the_pipeline_is_and_how_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that the step lacks, and how many have come a second since the wait began."""
+    stream = plan_stream(tmp_path, random_lanes([40, 40], seed=1))
+    shown: list[str] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "write", shown.append)
+    steps = iter(
+        [lambda s=s, lane=lane: write_shard(stream, lane, s) for s in range(3) for lane in (0, 1)]
+    )
+    clock = Clock(lambda: next(steps, lambda: None)())
+    next(open_reader(stream, clock, global_batch_size=20))
+    lines = [text for text in shown if "behind" in text]
+    assert [int(line.partition(", rank")[2].split(", ")[1].split()[0]) for line in lines] == [
+        20,
+        16,
+        12,
+        8,
+        4,
+        2,
+    ]
+    assert lines[0].rstrip().endswith("20 samples behind, 0.0 samples/s")
+    waited = float(clock.now)
+    rate = float(lines[-1].rstrip().removesuffix(" samples/s").rpartition(" ")[2])
+    assert 18 / waited <= rate
+
+
 def test_a_log_file_gets_no_terminal_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
