@@ -2,8 +2,9 @@
 
     python tests/benchmarks/bench_reader.py [--rows 16384] [--lanes 8] [--dtype uint16]
 
-Speeds are bytes per CPU-second of this process, with memcpy measured in the same run; bytes are
-those of int32 input_ids (of stored tokens for `tokens`). Memory is what reading adds to a process
+Speeds are bytes per CPU-second of this process, beside their ratio to memcpy in the same run; bytes
+are those of int32 input_ids (of stored tokens for `tokens`). memcpy copies 1 MiB, the size of the
+arrays that are built at a time. Memory is what reading adds to a process
 that has imported the reader, peak, with and without the mapped pages of the page cache.
 """
 
@@ -32,6 +33,7 @@ from zephon_beam.reader.batches import DEFAULT_FIELDS, FIELDS  # noqa: E402
 from zephon_beam.shard import SEGMENT_COLUMNS, Samples, encode_shard  # noqa: E402
 
 MICRO_BATCH_SIZE = 8
+PACKED_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
 
 
 def say(text: str) -> None:
@@ -115,20 +117,20 @@ def open_reader(folder: Path, fields: tuple[str, ...]) -> StreamReader:
 def measure_speed(folder: Path, args: argparse.Namespace) -> None:
     """Print throughputs against memcpy."""
     tokens = args.rows * args.seq_len
-    source = np.zeros(MICRO_BATCH_SIZE * args.seq_len, np.int32)
-    target = np.empty_like(source)
-    repeats = tokens // len(source)
+    batches = tokens // (MICRO_BATCH_SIZE * args.seq_len)
+    source, target = np.ones(1 << 18, np.int32), np.ones(1 << 18, np.int32)
 
     def copy() -> None:
-        for _ in range(repeats):
+        for _ in range(tokens >> 18):
             np.copyto(target, source)
 
-    seconds = cpu_seconds(copy)
-    say(f"{'memcpy':42} {tokens * 4 / seconds / 1e9:8.2f} GB/s")
+    copied = tokens * 4 / cpu_seconds(copy)
+    say(f"{'memcpy':42} {copied / 1e9:8.2f} GB/s")
     cases = {
         "tokens": ("tokens",),
         "input_ids": ("input_ids",),
         "input_ids, labels": ("input_ids", "labels"),
+        "… and position_ids, segment_ids, cu_seqlens": PACKED_FIELDS,
         "default fields": DEFAULT_FIELDS,
         "all fields": FIELDS,
     }
@@ -141,26 +143,31 @@ def measure_speed(folder: Path, args: argparse.Namespace) -> None:
 
         width = np.dtype(args.dtype).itemsize if fields == ("tokens",) else 4
         seconds = cpu_seconds(read)
-        micro = seconds / repeats * 1e6
-        say(f"{label:42} {tokens * width / seconds / 1e9:8.2f} GB/s {micro:8.1f} us a batch")
+        speed = tokens * width / seconds
+        say(
+            f"{label:42} {speed / 1e9:8.2f} GB/s {seconds / batches * 1e6:8.1f} us a batch "
+            f"{speed / copied:8.2f} of memcpy"
+        )
 
 
 def measure_first_batch(folder: Path, args: argparse.Namespace) -> None:
-    """Print the CPU time from a saved state to its first batch, in fresh readers."""
-    rng = np.random.default_rng(1)
-    times = []
-    for position in rng.integers(0, args.rows // 512, size=40).tolist():
-        begin = time.process_time()
-        reader = open_reader(folder, DEFAULT_FIELDS)
-        state = reader.state_dict()
-        state["next_sample"] = position * 512
-        reader.load_state_dict(state)
-        next(reader)
-        times.append((time.process_time() - begin) * 1e3)
-    say(
-        f"first batch after load_state_dict          {sorted(times)[20]:8.2f} ms CPU median, "
-        f"{max(times):.2f} ms worst"
-    )
+    """Print the CPU time of going to a saved state, and from there to its first batch."""
+    known = open_reader(folder, DEFAULT_FIELDS)
+    state = known.state_dict()
+    for label, opened in (("seek in an open reader", known), ("seek with a new reader", None)):
+        rng = np.random.default_rng(1)
+        seeks, firsts = [], []
+        for position in rng.integers(0, args.rows // 512, size=40).tolist():
+            begin = time.process_time()
+            reader = opened or open_reader(folder, DEFAULT_FIELDS)
+            reader.load_state_dict({**state, "next_sample": position * 512})
+            seeks.append((time.process_time() - begin) * 1e3)
+            next(reader)
+            firsts.append((time.process_time() - begin) * 1e3)
+        say(
+            f"{label:42} {sorted(seeks)[20]:8.2f} ms CPU median, "
+            f"first batch after {sorted(firsts)[20]:.2f} ms, {max(firsts):.2f} ms at worst"
+        )
 
 
 def resident() -> dict[str, int]:
