@@ -64,6 +64,7 @@ _OBJECT_FOLDERS = (
     "end",
     "progress",
     "quarantine",
+    "recompute",
     "shards",
     "state",
 )

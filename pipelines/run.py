@@ -11,6 +11,7 @@ from pipelines.follow import Follower, default_lookahead
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.options import parse_beam_options
 from pipelines.recipe_file import load_recipe, recipe_folder
+from pipelines.recompute import recompute_lost
 from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
@@ -137,7 +138,20 @@ def run_stream(
                 )
             )
 
+    def run_job(plan: Plan) -> None:
+        job = StreamJob(
+            stream=opened.store.uri,
+            advance=plan.advance,
+            recomputes=plan.recompute,
+            recipe=loaded,
+            roots=opened.roots,
+            code_folders=opened.code_folders,
+            backend=backend,
+        )
+        run_advance(job, plan, beam_options, drain_bytes=drain_bytes)
+
     report()
+    advances += recompute_lost(opened, planner, position, run_job, advance_bytes=advance_bytes)
     refuse_empty_datasets(opened.store, opened.manifest, position)
     while not position.finished and (until is None or position.complete_samples < until):
         if follower is not None:
@@ -152,16 +166,8 @@ def run_stream(
                 position, is_stale = read_position(opened.store, opened.manifest), False
                 continue
         plan = _next_plan(opened, planner, position, advance_bytes, wanted)
-        job = StreamJob(
-            stream=opened.store.uri,
-            advance=plan.advance,
-            recipe=loaded,
-            roots=opened.roots,
-            code_folders=opened.code_folders,
-            backend=backend,
-        )
         with watched_lanes(opened.store, position, plan, report):
-            complete = _run_plan(opened, job, plan, beam_options, drain_bytes)
+            complete = _run_plan(opened, plan, run_job)
         position = read_position(opened.store, opened.manifest, complete=complete)
         refuse_empty_datasets(opened.store, opened.manifest, position)
         refuse_starving_lanes(opened.manifest, position)
@@ -197,15 +203,12 @@ def _next_plan(
             "this if it finds no fault"
         )
     plan = Plan(advance=position.next_advance, fingerprint=opened.manifest.fingerprint, lanes=lanes)
-    name = plan_name(plan.advance)
     # Of two drivers the loser runs the winner's plan.
-    opened.store.put_if_absent(name, encode_plan(plan), lambda _stored, _computed: True)
-    return read_plan(opened.store, opened.manifest, plan.advance)
+    opened.store.put_if_absent(plan.name, encode_plan(plan), lambda _stored, _computed: True)
+    return read_plan(opened.store, opened.manifest, plan.name)
 
 
-def _run_plan(
-    opened: OpenStream, job: StreamJob, plan: Plan, options: Any, drain_bytes: int
-) -> int | None:
+def _run_plan(opened: OpenStream, plan: Plan, run_job: Callable[[Plan], None]) -> int | None:
     """Run a plan and make sure that it did all it asks for; then drop what it replaced.
 
     Returns:
@@ -213,7 +216,7 @@ def _run_plan(
     """
     before = _plan_or_none(opened, plan.advance - 1)
     try:
-        run_advance(job, plan, options, drain_bytes=drain_bytes)
+        run_job(plan)
     except Exception:
         # A twin may have gone on and deleted what this job was to start from.
         if not is_superseded(opened.store, plan):
@@ -235,7 +238,7 @@ def _run_plan(
 def _plan_or_none(opened: OpenStream, advance: int) -> Plan | None:
     if not opened.store.exists(plan_name(advance)):
         return None
-    return read_plan(opened.store, opened.manifest, advance)
+    return read_plan(opened.store, opened.manifest, plan_name(advance))
 
 
 def _facts(

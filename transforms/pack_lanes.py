@@ -139,6 +139,8 @@ class _PackLane(beam.DoFn):
         waiting = [message.part for message in left if message.part is not None]
         _, _, count = gathered.read() or (0, 0, 0)
         gathered.write((0, self._next_threshold(left), count))
+        if self._plan.recompute:
+            return
         plan = self._plan.lane(lane)
         if process.ended:
             yield end_commit(lane, process.samples)
@@ -188,7 +190,10 @@ class _PackLane(beam.DoFn):
             part = message.part
             if part is not None and process.offer(part):
                 offered[part.key] = message
+        last = self._plan.lane(lane).last_shard
         for draft in process.take_shards():
+            if last is not None and draft.shard > last:
+                break
             yield self._commit(draft)
         parts.clear()
         left = [offered[key] for key in process.waiting()]

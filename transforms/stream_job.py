@@ -10,7 +10,7 @@ from functools import lru_cache
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.chunk_order import ChunkOrder
 from zephon_beam.lane_config import LaneConfig, make_lane_config
-from zephon_beam.layout import catalog_name
+from zephon_beam.layout import catalog_name, plan_name, recompute_name
 from zephon_beam.manifest import Manifest, read_manifest
 from zephon_beam.plan import Plan
 from zephon_beam.position import read_plan
@@ -29,6 +29,8 @@ class StreamJob:
     """Folder of each data set's files, in recipe order."""
     code_folders: tuple[str, ...] = ()
     """Put at the end of a worker's import path, for the functions that the recipe calls."""
+    recomputes: bool = False
+    """Whether `advance` numbers a plan that makes lost shards again."""
     backend: str = "auto"
     """Which library encodes; a run option, so it changes the speed and never a byte."""
 
@@ -46,7 +48,8 @@ class StreamJob:
 
     def plan(self) -> Plan:
         """Read the plan of this advance."""
-        return read_plan(self.store(), self.manifest(), self.advance)
+        namer = recompute_name if self.recomputes else plan_name
+        return read_plan(self.store(), self.manifest(), namer(self.advance))
 
     def catalogs(self) -> tuple[Catalog, ...]:
         """Map the catalogs, in recipe order, once for each process."""

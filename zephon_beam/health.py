@@ -94,7 +94,6 @@ def refuse_holes(store: Store, position: Position, complete_samples: int) -> Non
     if complete_samples < position.complete_samples:
         raise CorruptObjectError(
             f"shards must exist for the {position.complete_samples} complete samples that the "
-            f"lanes count, found {complete_samples} in {store.uri!r}; readers "
-            "would stop there; delete the folders advances, carry and end of the stream and run "
-            "the recipe again, which computes what is missing and compares what is there"
+            f"lanes count, found {complete_samples} in {store.uri!r}; readers would stop there; "
+            "somebody deleted some while this ran; run the recipe again, which makes them again"
         )

@@ -32,6 +32,11 @@ def plan_name(advance: int) -> str:
     return f"advances/{advance:06d}.json"
 
 
+def recompute_name(number: int) -> str:
+    """Name of a plan that makes lost shards again."""
+    return f"recompute/{number:06d}.json"
+
+
 def carry_name(lane: int, advance: int) -> str:
     """Name of a lane's carry after an advance."""
     return f"{lane_folder('carry', lane)}{advance:06d}.avro"

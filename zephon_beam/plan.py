@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zephon_beam.errors import CorruptObjectError
-from zephon_beam.layout import carry_name, state_name
+from zephon_beam.layout import carry_name, plan_name, recompute_name, state_name
 
 FORMAT_VERSION = 1
 
@@ -38,6 +38,8 @@ class LanePlan:
     head_number: int
     """Advance of the carry or shard of the state; -1 for none."""
     supply: tuple[SupplyEntry, ...]
+    last_shard: int | None = None
+    """In a plan that recomputes: the last shard that is wanted."""
 
     @property
     def head_name(self) -> str | None:
@@ -50,11 +52,21 @@ class LanePlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """One advance. Lanes that are not listed keep their head."""
+    """One advance. Lanes that are not listed keep their head.
+
+    A plan that recomputes makes lost shards again, from older states. It moves no head: its job
+    writes neither carries nor ends.
+    """
 
     advance: int
     fingerprint: str
     lanes: tuple[LanePlan, ...]
+    recompute: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the object that it is stored in."""
+        return recompute_name(self.advance) if self.recompute else plan_name(self.advance)
 
     def lane(self, lane: int) -> LanePlan:
         """Return a lane's share."""
@@ -67,6 +79,7 @@ def encode_plan(plan: Plan) -> bytes:
         "format_version": FORMAT_VERSION,
         "advance": plan.advance,
         "fingerprint": plan.fingerprint,
+        **({"recompute": True} if plan.recompute else {}),
     }
     lines = [json.dumps(_lane_to_json(entry), separators=(",", ":")) for entry in plan.lanes]
     body = ",\n".join(lines)
@@ -87,7 +100,12 @@ def decode_plan(data: bytes, name: str) -> Plan:
                 "use the version of zephon-beam that wrote it"
             )
         lanes = tuple(_lane_from_json(entry) for entry in raw["lanes"])
-        return Plan(advance=raw["advance"], fingerprint=raw["fingerprint"], lanes=lanes)
+        return Plan(
+            advance=raw["advance"],
+            fingerprint=raw["fingerprint"],
+            lanes=lanes,
+            recompute=raw.get("recompute", False),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptObjectError(
             f"{name} is corrupt: {error}; the advance cannot be run again; delete it together with "
@@ -97,7 +115,9 @@ def decode_plan(data: bytes, name: str) -> Plan:
 
 def _lane_to_json(entry: LanePlan) -> dict[str, Any]:
     supply = [[s.dataset, s.number, s.first_part, s.part_count] for s in entry.supply]
-    return {"lane": entry.lane, "head": [entry.head_kind, entry.head_number], "supply": supply}
+    last = {} if entry.last_shard is None else {"last_shard": entry.last_shard}
+    head = [entry.head_kind, entry.head_number]
+    return {"lane": entry.lane, "head": head, **last, "supply": supply}
 
 
 def _lane_from_json(entry: Any) -> LanePlan:
@@ -106,4 +126,10 @@ def _lane_from_json(entry: Any) -> LanePlan:
         SupplyEntry(dataset=d, number=n, first_part=first, part_count=count)
         for d, n, first, count in entry["supply"]
     )
-    return LanePlan(lane=entry["lane"], head_kind=kind, head_number=number, supply=supply)
+    return LanePlan(
+        lane=entry["lane"],
+        head_kind=kind,
+        head_number=number,
+        supply=supply,
+        last_shard=entry.get("last_shard"),
+    )

@@ -70,7 +70,7 @@ def read_position(store: Store, manifest: Manifest, *, complete: int | None = No
         heads = tuple(found.start(lane) for lane in lanes)
         return Position(heads=heads, next_advance=0, pending=None)
     newest = numbers[-1]
-    plan = read_plan(store, manifest, newest)
+    plan = read_plan(store, manifest, plan_name(newest))
     if newest == complete or is_complete(store, manifest, plan):
         # Ends are read after the plan was found complete: a twin may have written them meanwhile.
         heads = tuple(_after_complete(found, lane) for lane in lanes)
@@ -80,14 +80,13 @@ def read_position(store: Store, manifest: Manifest, *, complete: int | None = No
     return Position(heads=heads, next_advance=newest + 1, pending=plan if can_run else None)
 
 
-def read_plan(store: Store, manifest: Manifest, advance: int) -> Plan:
-    """Read the plan of an advance.
+def read_plan(store: Store, manifest: Manifest, name: str) -> Plan:
+    """Read a plan.
 
     Raises:
         CorruptObjectError: it is damaged.
         DriftError: it belongs to another stream.
     """
-    name = plan_name(advance)
     plan = decode_plan(store.get(name), name)
     if plan.fingerprint != manifest.fingerprint:
         raise DriftError(

@@ -62,7 +62,7 @@ def find_garbage(store: Store, manifest: Manifest, consumers: Sequence[Consumer]
         first[listing.lane] = max(kept[listing.lane], shard)
     plans = numbered(store, "advances/", plan_name)
     for number in plans[-_KEPT_PLANS:]:
-        for entry in read_plan(store, manifest, number).lanes:
+        for entry in read_plan(store, manifest, plan_name(number)).lanes:
             if entry.head_kind == "state":
                 # Its advance may have to be run again, from this state.
                 limit = max(kept[entry.lane], entry.head_number + 1)

@@ -17,6 +17,7 @@ from tests.pipelines.recording_cloud import RecordingCloud, recording_cloud
 from tests.pipelines.small_streams import SmallStream
 from transforms.lane_messages import LaneMessageCoder
 from transforms.stream_job import StreamJob
+from zephon_beam.layout import plan_name
 from zephon_beam.manifest import read_manifest
 from zephon_beam.position import read_plan
 from zephon_beam.store.base import open_store
@@ -53,7 +54,7 @@ def submit(cloud: RecordingCloud, finite: SmallStream, datasets: int = 0) -> Any
         *("--project=p", "--region=r", "--job_name=advance", "--sdk_location=container"),
         *("--temp_location=gs://bucket/tmp", "--staging_location=gs://bucket/staging"),
     ]
-    plan = read_plan(store, read_manifest(store), 0)
+    plan = read_plan(store, read_manifest(store), plan_name(0))
     run_advance(job, plan, parse_beam_options(flags), drain_bytes=1)
     (graph,) = [data for name, data in cloud.objects.items() if name.endswith("pipeline.pb")]
     return beam_runner_api_pb2.Pipeline.FromString(graph)

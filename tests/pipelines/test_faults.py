@@ -415,6 +415,7 @@ HEALED: dict[str, Change] = {
         remove(p, "carry"),
     ),
     "advice deleted": lambda p: remove(p, "progress"),
+    "a hole": lambda p: remove(p, "shards/lane-00001/000000001.arrow"),
 }
 
 
@@ -447,11 +448,6 @@ REPAIRED: dict[str, tuple[Change, tuple[str, ...], Change]] = {
         forge,
         ("shards/lane-00000/", "exists with other content", "one of the two runs is wrong", "rebu"),
         lambda p: shutil.rmtree(p.stream),
-    ),
-    "a hole": (
-        lambda p: remove(p, "shards/lane-00001/000000001.arrow"),
-        ("shards must exist for", "readers would stop there", "delete the folders advances, carry"),
-        lambda p: remove(p, "advances", "carry", "end"),
     ),
     "a plan cut off": (
         lambda p: damage(p, "advances/000001.json", lambda data: data[:50]),

@@ -1,0 +1,58 @@
+"""Shards and lane states that lanes count and that are not there any more."""
+
+from collections.abc import Sequence
+
+from zephon_beam.heads import Heads, numbered
+from zephon_beam.layout import lane_folder, shard_name, state_name
+from zephon_beam.manifest import Manifest
+from zephon_beam.retained import read_first_shards
+from zephon_beam.store.base import Store
+from zephon_beam.supply import LaneHead
+
+
+def find_lost(store: Store, manifest: Manifest, heads: Sequence[LaneHead]) -> dict[int, list[int]]:
+    """Find what is missing of the shards, and the states after them, that each lane counts.
+
+    Those that were deleted on purpose are not lost. Costs two listings a lane.
+
+    Args:
+        store: of the stream.
+        manifest: of the stream.
+        heads: where the lanes stand.
+
+    Returns:
+        Numbers of lost shards in increasing order, by lane; lanes that lost nothing are left out.
+
+    Raises:
+        CorruptObjectError: where the stream begins is unknown.
+    """
+    present = {head.lane: _whole(store, head.lane) for head in heads}
+    # Read after the listings: whoever deletes on purpose says so before.
+    first = read_first_shards(store, manifest.lanes)
+    lost = {
+        head.lane: [
+            shard
+            for shard in range(first[head.lane], -(-head.samples // manifest.samples_per_shard))
+            if shard not in present[head.lane]
+        ]
+        for head in heads
+    }
+    return {lane: shards for lane, shards in lost.items() if shards}
+
+
+def heads_before(
+    store: Store, manifest: Manifest, lost: dict[int, list[int]]
+) -> tuple[LaneHead, ...]:
+    """Return what each lane that lost something goes on from: its last state before, or nothing."""
+    found = Heads(store, manifest)
+    return tuple(
+        found.last_state(lane, shards[0]) or LaneHead(lane=lane, kind="none", number=-1, state=None)
+        for lane, shards in lost.items()
+    )
+
+
+def _whole(store: Store, lane: int) -> set[int]:
+    """Return the numbers of the shards of a lane that exist together with their state."""
+    shards = numbered(store, lane_folder("shards", lane), lambda n: shard_name(lane, n))
+    states = numbered(store, lane_folder("state", lane), lambda n: state_name(lane, n))
+    return set(shards) & set(states)
