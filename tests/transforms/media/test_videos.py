@@ -241,12 +241,13 @@ def test_damage_in_the_middle_spoils_its_own_group_alone(tmp_path: Path) -> None
         assert fault.value.reason in ("decode", "video")
 
 
-def test_a_playlist_is_no_video(tmp_path: Path) -> None:
-    """It could name files anywhere."""
+def test_only_containers_that_hold_their_own_data_are_read(tmp_path: Path) -> None:
+    """A playlist could name files anywhere, so what is not on the list is no video."""
     write_clip(tmp_path / "a.ts")
     (tmp_path / "b.m3u8").write_text("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:1,\na.ts\n")
     (tmp_path / "b.ffconcat").write_text("ffconcat version 1.0\nfile a.ts\n")
-    assert [reason(tmp_path / f"b.{kind}") for kind in ("m3u8", "ffconcat")] == ["video"] * 2
+    write_clip(tmp_path / "b.nut", codec="mpeg4", b_frames=0)
+    assert [reason(tmp_path / f"b.{kind}") for kind in ("m3u8", "ffconcat", "nut")] == ["video"] * 3
 
 
 def test_limits_count_packets_and_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
