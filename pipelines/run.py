@@ -151,9 +151,17 @@ def run_stream(
         run_advance(job, plan, beam_options, drain_bytes=drain_bytes)
 
     report()
-    advances += recompute_lost(opened, planner, position, run_job, advance_bytes=advance_bytes)
     refuse_empty_datasets(opened.store, opened.manifest, position)
-    while not position.finished and (until is None or position.complete_samples < until):
+    is_whole = False
+    while True:
+        if not is_whole and position.pending is None:
+            # Lanes only count what is lost once no advance has to be run again.
+            advances += recompute_lost(
+                opened, planner, position, run_job, advance_bytes=advance_bytes
+            )
+            is_whole = True
+        if position.finished or (until is not None and position.complete_samples >= until):
+            break
         if follower is not None:
             ahead = follower.wanted()
             wanted = ahead if until is None else min(ahead, until)

@@ -16,7 +16,6 @@ from zephon_beam.layout import consumer_name, shard_name, state_name
 from zephon_beam.manifest import read_manifest
 from zephon_beam.retention import delete_garbage, find_garbage
 from zephon_beam.store.base import open_store
-from zephon_beam.verification import verify_stream
 
 
 def copy(stream: SmallStream, folder: Path) -> Path:
@@ -68,10 +67,11 @@ def test_only_what_is_lost_is_made_again(narrow: SmallStream, tmp_path: Path) ->
 def test_a_stream_that_goes_on_is_mended_first(narrow: SmallStream, tmp_path: Path) -> None:
     """Then it goes on from its carries, which that has not touched."""
     stream = tmp_path / "s"
-    assert run(narrow.recipe, stream, until_samples=200, advance_bytes=1)["advances"] > 3
+    assert run(narrow.recipe, stream, until_samples=200, advance_bytes=1)["advances"] > 1
     carries = sorted((stream / "carry").rglob("*.avro"))
     lose(stream, [shard_name(0, 0), shard_name(2, 3), state_name(2, 3)])
-    assert run(narrow.recipe, stream, until_samples=200)["advances"] == 1
+    # The newest advance, which has lost a shard, then what was lost of older ones.
+    assert run(narrow.recipe, stream, until_samples=200)["advances"] == 2
     assert sorted((stream / "carry").rglob("*.avro")) == carries
     run(narrow.recipe, stream)
     assert tree(stream) == narrow.tree
