@@ -125,13 +125,28 @@ class Permutation:
         if domain > _MAX_TABLE:
             return self.take(np.arange(self.size, dtype=np.uint64))
         # One step from every number of the domain; walking is then looking up.
-        steps = self._rounds(np.arange(domain, dtype=np.uint64)).astype(np.int64)
+        steps = self._steps(domain)
         values = steps[: self.size].copy()
         outside = np.flatnonzero(values >= self.size)
         while len(outside):
             values[outside] = steps[values[outside]]
             outside = outside[values[outside] >= self.size]
         return values
+
+    def _steps(self, domain: int) -> npt.NDArray[np.int64]:
+        """Run the network once over all numbers of its domain, int64[domain].
+
+        A round scrambles the right half alone, of which there are few: those of all rounds are
+        scrambled at once, and each round looks its own up.
+        """
+        halves = np.arange(1 << self._half, dtype=np.uint64)
+        keys = np.array(self._keys, dtype=np.uint64)[:, np.newaxis]
+        scrambled = (_mix(halves ^ keys) & np.uint64(self._mask)).astype(np.int64)
+        numbers = np.arange(domain, dtype=np.int64)
+        left, right = numbers >> self._half, numbers & self._mask
+        for table in scrambled:
+            left, right = right, left ^ table[right]
+        return (left << self._half) | right
 
     def take(self, places: Sequence[int] | npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the values at many places, int64[len(places)]; places must be in [0, size)."""
