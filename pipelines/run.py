@@ -154,13 +154,14 @@ def run_stream(
     refuse_empty_datasets(opened.store, opened.manifest, position)
     is_whole = False
     while True:
-        if not is_whole and position.pending is None:
+        is_done = position.finished or (until is not None and position.complete_samples >= until)
+        if not is_whole and (is_done or position.pending is None):
             # Lanes only count what is lost once no advance has to be run again.
             advances += recompute_lost(
                 opened, planner, position, run_job, advance_bytes=advance_bytes
             )
             is_whole = True
-        if position.finished or (until is not None and position.complete_samples >= until):
+        if is_done:
             break
         if follower is not None:
             ahead = follower.wanted()
