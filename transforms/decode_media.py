@@ -129,7 +129,8 @@ class _DecodeShards(beam.DoFn):
         root, name = self._job.roots[dataset], self._catalogs[dataset].file_name(file)
         where = f"datasets.{self._job.recipe.dataset_names[dataset]}: {name!r}"
         try:
-            decoded = self._decode(reader.read(file, locator), root, self._media)
+            archive = name if self._catalogs[dataset].format == "webdataset" else None
+            decoded = self._decode(reader.read(file, locator), root, self._media, archive)
         except MediaFault as fault:
             raise DriftError(
                 f"{where}, document at {locator}: expected media as they were probed, found: "

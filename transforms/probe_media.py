@@ -77,14 +77,18 @@ class _ProbeParts(beam.DoFn):
         root, media = job.roots[key.dataset], job.recipe.media
         if media is None:
             raise ValueError("recipe has content and no media")
+        catalog = self._catalogs[key.dataset]
         gone = {entry.place for entry in documents.quarantined}
         faults: list[Quarantined] = []
         pieces: list[tuple[str, bool, int]] = []
         bounds = [0]
         for place, text in enumerate(documents.texts):
             if place not in gone:
+                archive = None
+                if catalog.format == "webdataset":
+                    archive = catalog.file_name(int(documents.files[place]))
                 try:
-                    pieces += self._probe(text, root, media).pieces
+                    pieces += self._probe(text, root, media, archive).pieces
                     self._items.inc()
                 except MediaFault as fault:
                     faults.append(self._set_aside(documents, place, key.dataset, fault))

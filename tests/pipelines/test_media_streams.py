@@ -1,7 +1,10 @@
 """Whole streams of documents with images and videos, through pipelines and readers."""
 
 import base64
+import io
 import json
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,7 @@ from zephon_beam.shard import Samples, decode_shard
 from zephon_beam.verification import verify_stream
 
 DOCUMENTS = 60
+ITEMS = 2 * (15 + 15) + 15 + 2 * (10 + 10) + 10 + 12 + 8 * 3
 
 RECIPE = """
 name: media
@@ -49,6 +53,8 @@ tokenizer: {path: tokenizer.json}
 datasets:
   lines: {files: lines/*.jsonl, content: parts, weight: 0.5, passes: 1}
   rows: {files: rows/*.parquet, content: parts, weight: 0.3, passes: 1}
+  pairs: {files: pairs/*.tar, content: jpg+txt, weight: 0.2, passes: 1}
+  lists: {files: lists/*.tar, content: json.parts, weight: 0.2, passes: 1}
   plain: {files: plain/*.jsonl, weight: 0.2, passes: 1}
 media: {preset: qwen2_vl, num_frames: 4, min_pixels: 784, max_pixels: 6272}
 packing: {open_bins: 4}
@@ -78,10 +84,45 @@ def write_corpus(folder: Path) -> Path:
         lines = [json.dumps({"id": 1, "parts": part}) + "\n" for part in parts]
         (folder / "lines" / f"{file}.jsonl").write_text("".join(lines))
     write_rows(folder / "rows" / "0.parquet", [document(number) for number in range(40)])
+    write_archive(folder / "pairs" / "0.tar", [pair(number) for number in range(12)])
+    write_archive(folder / "lists" / "0.tar", [sample(number) for number in range(8)])
     texts = [json.dumps({"text": f"Plain text number {number}. " * 9}) for number in range(30)]
     (folder / "plain" / "0.jsonl").write_text("\n".join(texts))
     media_tokenizer(folder / "tokenizer.json")
     return write_recipe(folder)
+
+
+def pair(number: int) -> dict[str, bytes]:
+    """Return the members of a sample: an image, its text, and something else."""
+    image = image_bytes(40 + number, 60, seed=number, kind="JPEG")
+    return {"jpg": image, "cls": b"7", "txt": f"A picture of {number}".encode()}
+
+
+def sample(number: int) -> dict[str, bytes]:
+    """Return the members of a sample whose parts are listed."""
+    parts = [
+        {"type": "video", "member": "mp4"},
+        text_part(f"is sample {number} and "),
+        {"type": "image", "member": "left.PNG"},
+        data_part("image", image_bytes(29, 31)),
+    ]
+    clip = Path(tempfile.mkdtemp()) / "a.mp4"
+    return {
+        "json": json.dumps({"parts": parts}).encode(),
+        "left.png": image_bytes(30, 50 + number),
+        "mp4": write_clip(clip, frames=5 + number, b_frames=0).read_bytes(),
+    }
+
+
+def write_archive(path: Path, samples: Sequence[dict[str, bytes]]) -> None:
+    """Write samples as a tar archive."""
+    path.parent.mkdir()
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for number, members in enumerate(samples):
+            for name, body in members.items():
+                member = tarfile.TarInfo(f"folder/{number:04d}ü.{name}")
+                member.size = len(body)
+                archive.addfile(member, io.BytesIO(body))
 
 
 def write_media(folder: Path) -> None:
@@ -203,7 +244,7 @@ def test_every_item_stands_at_its_placeholders(whole: Path) -> None:
                 assert frames.any(axis=(1, 2, 3)).all()
                 count += 1
         assert np.array_equal(seen, np.isin(samples.tokens, list(placeholders.values())))
-    assert count == 2 * (15 + 15) + 15 + 2 * (10 + 10) + 10
+    assert count == ITEMS
 
 
 def test_pixels_are_those_of_the_document_of_the_segment(corpus: Path, whole: Path) -> None:
@@ -243,6 +284,32 @@ def test_pixels_are_those_of_the_document_of_the_segment(corpus: Path, whole: Pa
     assert checked == 15 * 5
 
 
+def test_pixels_of_members_are_those_of_the_archive(corpus: Path, whole: Path) -> None:
+    """Each by its place in the archive, whatever the sample's name."""
+    media = load_recipe(corpus).media
+    assert media is not None
+    part = {"type": "image", "path": "a"}
+    expected = set()
+    for number in range(12):
+        (corpus.parent / "pairs" / "a").write_bytes(pair(number)["jpg"])
+        decoded = items.decode_document(json.dumps([part]), str(corpus.parent / "pairs"), media)
+        expected.add(decoded[0].pixels.tobytes())
+    found = set()
+    for samples in shards(whole):
+        columns = samples.media
+        assert columns is not None
+        segments = samples.segments
+        rows = np.repeat(np.arange(len(samples)), np.diff(samples.segment_offsets))
+        for segment in np.flatnonzero(segments["source_dataset"] == 2).tolist():
+            start = segments["segment_starts"][segment]
+            stop = start + segments["segment_lengths"][segment]
+            own = range(*columns.offsets[rows[segment] : rows[segment] + 2].tolist())
+            for item in own:
+                if start <= columns.items["media_starts"][item] < stop:
+                    found.add(columns.frames(item, columns.pixel_offsets).tobytes())
+    assert found == expected
+
+
 def test_placeholders_are_not_learned(whole: Path) -> None:
     """Neither are the tokens around them; every other token of a document is, but the first."""
     for samples in shards(whole):
@@ -278,7 +345,7 @@ def test_readers_of_any_world_give_the_same_items(whole: Path) -> None:
                     collect(batch, found)
         by_sample = by_sample or found
         assert found == by_sample
-    assert sum(map(len, by_sample.values())) == 125
+    assert sum(map(len, by_sample.values())) == ITEMS
 
 
 def collect(batch: dict[str, Any], found: dict[int, list[bytes]]) -> None:
@@ -302,7 +369,7 @@ def collect(batch: dict[str, Any], found: dict[int, list[bytes]]) -> None:
 def test_pixels_cross_no_shuffle(corpus: Path, whole: Path) -> None:
     """With several workers every shuffle lies before `DecodeMedia`, which only feeds the writer."""
     recipe = load_recipe(corpus)
-    job = StreamJob(stream=str(whole), advance=0, recipe=recipe, roots=("", "", ""))
+    job = StreamJob(stream=str(whole), advance=0, recipe=recipe, roots=("",) * 5)
     pipeline = beam.Pipeline(runner="FnApiRunner")
     plan = Plan(advance=0, fingerprint="", lanes=())
     build_advance(pipeline, job, plan, parallel=True, drain_bytes=1)
@@ -352,7 +419,9 @@ def small(folder: Path, documents: Sequence[Any], *changes: tuple[str, str]) -> 
     (folder / "lines" / "0.jsonl").write_text("".join(lines))
     media_tokenizer(folder / "tokenizer.json")
     rest = [
-        (line + "\n", "") for line in RECIPE.splitlines() if line.startswith(("  rows", "  pl"))
+        (line + "\n", "")
+        for line in RECIPE.splitlines()
+        if line.startswith(("  rows", "  p", "  lists"))
     ]
     return write_recipe(folder, *rest, ("lanes: 2", "lanes: 1"), *changes)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zephon_beam.media.content import MediaFault, MediaPart, resolve_path
-from zephon_beam.sources.places import RangeStream, is_remote, open_file
+from zephon_beam.sources.places import OpenFile, RangeStream, is_remote, open_file
 
 MOST_PIXELS = 1 << 26
 """Of one frame."""
@@ -29,8 +29,9 @@ def open_media(part: MediaPart, root: str) -> Iterator[io.BufferedIOBase]:
         yield io.BytesIO(part.data)
         return
     if part.path is None:
-        raise MediaFault("content", "item must be a file or bytes, got a range of an archive")
-    path = resolve_path(root, part.path)
+        raise MediaFault("content", "item must be a file or bytes")
+    # A file of the catalog is where the catalog says, also if a link leads to it.
+    path = resolve_path(root, part.path) if part.range is None else os.path.join(root, part.path)
     missing = MediaFault("missing", f"{part.path!r} must be a file, found none")
     try:
         # Opening a pipe would wait for somebody who writes into it.
@@ -41,8 +42,30 @@ def open_media(part: MediaPart, root: str) -> Iterator[io.BufferedIOBase]:
         if error.errno in _MISSING:
             raise missing from error
         raise
-    with io.BufferedReader(RangeStream(file), _READ_BYTES) as stream:
+    wanted = file if part.range is None else _Window(file, *part.range)
+    with io.BufferedReader(RangeStream(wanted), _READ_BYTES) as stream:
         yield stream
+
+
+class _Window:
+    """A stretch of an open file, as a file."""
+
+    def __init__(self, file: OpenFile, start: int, size: int) -> None:
+        self._file = file
+        self._start = start
+        self.size = size
+        self.version = file.version
+        self.identity = file.identity
+
+    def pread(self, length: int, start: int) -> bytes:
+        length = max(0, min(length, self.size - start))
+        return self._file.pread(length, self._start + start) if length else b""
+
+    def duplicate(self) -> "_Window":
+        return _Window(self._file.duplicate(), self._start, self.size)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def check_pixels(height: int, width: int) -> None:

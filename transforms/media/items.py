@@ -150,8 +150,10 @@ class ProbedDocument:
     pieces: list[tuple[str, bool, int]]
 
 
-def probe_document(text: str, root: str, media: MediaRecipe) -> ProbedDocument:
-    """Turn a document's content into texts and placeholders.
+def probe_document(
+    text: str, root: str, media: MediaRecipe, archive: str | None = None
+) -> ProbedDocument:
+    """Turn a document's content into texts and placeholders; see `parse_content`.
 
     Raises:
         MediaFault: its content or an item can never be used; the item is named.
@@ -159,7 +161,7 @@ def probe_document(text: str, root: str, media: MediaRecipe) -> ProbedDocument:
     """
     start, end = media.token("start"), media.token("end")
     pieces: list[tuple[str, bool, int]] = []
-    for number, part in enumerate(parse_content(text, root)):
+    for number, part in enumerate(parse_content(text, root, archive)):
         if isinstance(part, TextPart):
             pieces.append((part.text, False, 0))
             continue
@@ -173,7 +175,9 @@ def probe_document(text: str, root: str, media: MediaRecipe) -> ProbedDocument:
     return ProbedDocument(pieces=pieces)
 
 
-def decode_document(text: str, root: str, media: MediaRecipe) -> list[DecodedItem]:
+def decode_document(
+    text: str, root: str, media: MediaRecipe, archive: str | None = None
+) -> list[DecodedItem]:
     """Decode the items of a document, in order.
 
     Raises:
@@ -181,7 +185,7 @@ def decode_document(text: str, root: str, media: MediaRecipe) -> list[DecodedIte
         OSError: a file cannot be read now.
     """
     decoded = []
-    for number, part in enumerate(parse_content(text, root)):
+    for number, part in enumerate(parse_content(text, root, archive)):
         if isinstance(part, MediaPart):
             try:
                 found = decode_item(part, root, media)

@@ -47,18 +47,19 @@ class MediaPart:
     """Relative to the data set's root."""
     data: bytes | None = None
     range: tuple[int, int] | None = None
-    """First byte and number of bytes within the document's own file, an archive."""
+    """First byte and number of bytes within `path`, an archive; None: the whole file."""
 
 
 ContentPart = TextPart | MediaPart
 
 
-def parse_content(text: str, root: str) -> list[ContentPart]:
+def parse_content(text: str, root: str, archive: str | None = None) -> list[ContentPart]:
     """Read the parts of a document.
 
     Args:
         text: the JSON of its content.
         root: of the data set; a `url` must begin with it.
+        archive: name of the document's own file, if its members may be items.
 
     Raises:
         MediaFault: not a list of parts, or one that is none.
@@ -66,7 +67,7 @@ def parse_content(text: str, root: str) -> list[ContentPart]:
     parts: list[ContentPart] = []
     for number, entry in enumerate(json.loads(text)):
         try:
-            parts.append(_part(entry, root))
+            parts.append(_part(entry, root, archive))
         except MediaFault as fault:
             raise MediaFault(fault.reason, f"part {number} {fault}") from fault
     if not parts:
@@ -96,7 +97,7 @@ def resolve_path(root: str, path: str) -> str:
     return joined
 
 
-def _part(entry: Any, root: str) -> ContentPart:
+def _part(entry: Any, root: str, archive: str | None) -> ContentPart:
     kind = entry.get("type")
     if kind == "text":
         text = entry.get("text")
@@ -111,7 +112,9 @@ def _part(entry: Any, root: str) -> ContentPart:
     value = entry[given[0]]
     is_video = kind == "video"
     if given[0] == "range":
-        return MediaPart(is_video=is_video, range=_range(value))
+        if archive is None:
+            raise MediaFault("content", "must have no `range`, for its file is no archive")
+        return MediaPart(is_video=is_video, path=archive, range=_range(value))
     if not isinstance(value, str):
         raise MediaFault("content", f"must have a text in `{given[0]}`, got {value!r:.60}")
     if given[0] == "path":

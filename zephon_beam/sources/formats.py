@@ -81,7 +81,7 @@ FORMATS = {
         read=webdataset.read,
         check_field=webdataset.check_field,
         endings=(".tar",),
-        kinds=("text", "messages"),
+        kinds=("text", "messages", "content"),
         is_sniffed=True,
     ),
     # Any file could be text, so it must be declared.

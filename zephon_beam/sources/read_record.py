@@ -3,10 +3,12 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from zephon_beam.catalog.chunks import Chunk, Cut
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.errors import DriftError, RecipeError
+from zephon_beam.sources import webdataset
 from zephon_beam.sources.compressed import split_ending
 from zephon_beam.sources.documents import Content, Part
 from zephon_beam.sources.faults import RecordFaults
@@ -66,14 +68,11 @@ class RecordReader:
             if source_format(catalog.format, name).cut is Cut.ROW_GROUPS:
                 first, texts = self._read_rows(source, file, locator)
                 return texts[locator - first]
+            if catalog.format == "webdataset":
+                return webdataset.read_at(source, self._content, locator) or _missing(name, locator)
             line = replace(_LINE, first_file=file, start=locator, stop=locator + 1)
             texts = self._read_part(source, Part(chunk=line, part=0, part_rows=0))
-        if texts:
-            return texts[0]
-        raise DriftError(
-            f"{name}: expected a document at {locator}, found none; the stream was built from "
-            "other content; restore the file"
-        )
+        return texts[0] if texts else _missing(name, locator)
 
     def _read_rows(self, source: SourceFile, file: int, row: int) -> _Found:
         """Return (first row, texts) of the part of a row group that holds a row."""
@@ -92,6 +91,13 @@ class RecordReader:
             source, replace(part, content=self._content), RecordFaults(quarantine=True)
         )
         return found.texts
+
+
+def _missing(name: str, locator: int) -> NoReturn:
+    raise DriftError(
+        f"{name}: expected a document at {locator}, found none; the stream was built from other "
+        "content; restore the file"
+    )
 
 
 _LINE = Chunk(chunk=0, first_file=0, file_count=1, row_group=-1, start=0, stop=0)

@@ -28,6 +28,13 @@ from zephon_beam.sources.jsonl import check_object, parse_object
 from zephon_beam.sources.open_readers import OpenReaders
 from zephon_beam.sources.open_source import SourceFile, unchecked_source
 from zephon_beam.sources.tar_members import Member, MemberWalker
+from zephon_beam.sources.webdataset_media import (
+    MissingMemberError,
+    Range,
+    content_text,
+    media_kind,
+    sample_content,
+)
 
 _BOM = b"\xef\xbb\xbf"
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)
@@ -80,12 +87,27 @@ def check_field(path: str, content: Content) -> None:
         return
     name, inner = _wanted(content)
     if sample.fault is None and not sample.has_document:
-        raise wrong_field(content.field, path, sample.fields, content.kind)
+        raise wrong_field(name, path, sample.fields, content.kind)
+    for member in sample_content(content).names:
+        if sample.fault is None and media_kind(member) and member not in sample.fields:
+            raise wrong_field(member, path, sample.fields, content.kind)
     if sample.fault is None and inner is not None:
         place = f"member {sample.key}.{name}"
         check_object(sample.body, path, inner, place=place, thing="member")
     else:
         _text(sample, path, content)
+
+
+def read_at(source: SourceFile, content: Content, locator: int) -> str | None:
+    """Return the document of the sample that begins at a place of an archive; None without one.
+
+    Raises:
+        BadRecordError: it has no such text.
+        OSError: the file cannot be read now.
+    """
+    reader = _SampleReader(source, content, locator)
+    sample = next(reader.take(locator, locator + 1), None)
+    return None if sample is None else _text(sample, source.name, content)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,6 +118,8 @@ class _Sample:
     offset: int
     fields: dict[str, None] = field(default_factory=dict)
     """Fields that it has, in order."""
+    ranges: dict[str, Range] = field(default_factory=dict)
+    """Where the content of each whole member lies."""
     has_document: bool = False
     """Whether the member that holds the document is there, whole."""
     body: bytes = b""
@@ -104,15 +128,16 @@ class _Sample:
 
 
 class _SampleReader:
-    """The samples of an archive, from its start on."""
+    """The samples of an archive, from its start on, or from where one begins."""
 
-    def __init__(self, source: SourceFile, content: Content) -> None:
-        self.reached = 0
+    def __init__(self, source: SourceFile, content: Content, start: int = 0) -> None:
+        self.reached = start
         self.ended = False
         """Whether no sample and no damage starts behind what was taken."""
         self._source = source
         self._wanted = _wanted(content)[0]
         self._stream = open_bytes(source)
+        self._stream.skip(start)
         self._walker = MemberWalker(self._stream)
         self._next: Member | None = None
         """The first member of the next sample; None before the first one, and at the end."""
@@ -174,6 +199,8 @@ class _SampleReader:
             rule = f"sample {sample.key!r} must have each field once"
             self._set_fault(sample, rule, f"{name!r} twice", "repeated_field")
         sample.fields[name] = None
+        if not member.is_sparse:
+            sample.ranges[name] = (self._stream.offset, member.size)
         if name != self._wanted or sample.has_document:
             return
         if member.is_sparse:
@@ -217,6 +244,26 @@ def _text(sample: _Sample, file: str, content: Content) -> str:
     """
     if sample.fault is not None:
         raise sample.fault
+    if content.kind == "content":
+        return _content_text(sample, file, content)
+    return _document_text(sample, file, content)
+
+
+def _content_text(sample: _Sample, file: str, content: Content) -> str:
+    """Return the parts of a sample as JSON."""
+    wanted = sample_content(content)
+    text = _document_text(sample, file, wanted.document)
+    try:
+        return content_text(text, wanted, sample.ranges)
+    except MissingMemberError as error:
+        (name,) = error.args
+        rule = f"sample {sample.key!r} must have the field {name!r}"
+        found = f"none ({describe_fields(name, sample.fields)})"
+        repair = f"correct `content` in the recipe, or the archive, {_RERUN}"
+        raise _bad_sample(file, sample, rule, found, "missing_field", repair) from error
+
+
+def _document_text(sample: _Sample, file: str, content: Content) -> str:
     name, inner = _wanted(content)
     if not sample.has_document:
         rule = f"sample {sample.key!r} must have the field {name!r}"
@@ -259,11 +306,12 @@ def _wanted(content: Content) -> tuple[str, Content | None]:
     `txt` and `en.txt` are fields that hold text; `json.caption` is the value `caption` in the
     field `json`, and `meta.json.a.b` the value `a.b` in the field `meta.json`.
     """
+    content = sample_content(content).document
     names = content.field.split(".")
     lower = [name.lower() for name in names]
     place = lower.index("json") + 1 if "json" in lower else len(names)
     path = ".".join(names[place:])
-    inner = replace(content, field=path) if path or content.kind == "messages" else None
+    inner = replace(content, field=path) if path or content.kind != "text" else None
     return ".".join(lower[:place]), inner
 
 

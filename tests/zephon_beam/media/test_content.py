@@ -29,14 +29,21 @@ def test_parts_are_texts_and_items_in_their_order() -> None:
         {"type": "image", "path": "x/1.jpg", "base64": None, "width": 5},
         {"type": "video", "base64": data},
         {"type": "image", "bytes": data},
-        {"type": "video", "range": [512, 9]},
     ) == [
         TextPart(text="a"),
         MediaPart(is_video=False, path="x/1.jpg"),
         MediaPart(is_video=True, data=b"\x00\xff"),
         MediaPart(is_video=False, data=b"\x00\xff"),
-        MediaPart(is_video=True, range=(512, 9)),
     ]
+
+
+def test_members_of_an_archive_are_stretches_of_it() -> None:
+    """Only where the document's own file is one."""
+    part = json.dumps([{"type": "video", "range": [512, 9]}])
+    expected = [MediaPart(is_video=True, path="a.tar", range=(512, 9))]
+    assert list(parse_content(part, "/data", "a.tar")) == expected
+    with pytest.raises(MediaFault, match="part 0 must have no `range`"):
+        parse_content(part, "/data")
 
 
 def test_an_address_below_the_root_is_a_path() -> None:
@@ -59,8 +66,7 @@ def test_an_address_below_the_root_is_a_path() -> None:
         ({"type": "image", "path": "a", "url": "b"}, r"got \['path', 'url'\]"),
         ({"type": "image", "path": 5}, "must have a text in `path`, got 5"),
         ({"type": "image", "base64": "a b"}, "must have base64 in `base64`"),
-        ({"type": "image", "range": [1]}, "must have two numbers in `range`"),
-        ({"type": "image", "range": [-1, 4]}, "must have two numbers in `range`"),
+        ({"type": "image", "range": [1]}, "must have no `range`"),
     ],
 )
 def test_wrong_parts_are_named(part: object, text: str) -> None:
@@ -74,6 +80,13 @@ def test_a_document_without_parts_is_refused() -> None:
     """It would be an empty sequence."""
     with pytest.raises(MediaFault, match="must have at least one part"):
         parse()
+
+
+@pytest.mark.parametrize("value", [[1], [-1, 4], [1, 2, 3], "12", [True, 4]])
+def test_a_stretch_is_two_numbers(value: object) -> None:
+    """Of bytes."""
+    with pytest.raises(MediaFault, match="must have two numbers in `range`"):
+        parse_content(json.dumps([{"type": "image", "range": value}]), "/data", "a.tar")
 
 
 @pytest.mark.parametrize(
