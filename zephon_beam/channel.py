@@ -8,15 +8,20 @@ slot; a document is taken from each slot in turn, and a slot whose chunk ends op
 
 Which part is needed next is decided before looking at what has arrived; if it is not there the
 channel is blocked until it is. What arrived early waits.
+
+Documents are lined up in runs, as far as no slot has to open a part, in a queue that the lane pops
+entries from. How many it popped says where every slot stands; `settle` writes that down.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from zephon_beam.fragments import Fragments
-from zephon_beam.pieces import Piece
+from zephon_beam.open_part import OpenPart
+from zephon_beam.pieces import LENGTH_BITS, Piece, address_of, make_piece
 from zephon_beam.quarantine_budget import QuarantineBudget
 from zephon_beam.sequences import PartKey, SequencePart
+from zephon_beam.views import View, Views
 
 FREE = -1
 """Chunk number of a slot that has not opened a chunk yet."""
@@ -30,19 +35,11 @@ class Slot:
     part: int = 0
     document: int = 0
     offset: int = 0
-    """Where to begin in the part when it is opened: document, tokens of it taken before."""
-    fragments: Fragments | None = field(default=None, compare=False)
-    step: int = 0
-    """Next step of the fragments."""
-    settled: int = 0
-    """Step up to which the counters have been brought."""
+    """Place in the part: next document, tokens of it that were taken."""
+    opened: OpenPart | None = field(default=None, compare=False)
+    counted: tuple[int, int] = (0, 0)
+    """Document and offset up to which the counters have been brought."""
     last: bool = False
-
-    def place(self) -> tuple[int, int]:
-        """Return (document, tokens of it that were taken) of the next step."""
-        if self.fragments is None:
-            return self.document, self.offset
-        return self.fragments.place_of(self.step)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,8 +62,10 @@ class DatasetCounters:
 class Channel:
     """Delivers the pieces of one data set in order, as far as the parts have arrived.
 
+    All but `refill` and `take_marked` expect the slots to be settled.
+
     Determinism: the sequence of pieces depends on the chunks' contents, the interleaving and the
-    over-long policy; the order of `offer` calls decides only when `pull` returns None.
+    over-long policy; the order of `offer` calls decides only when `refill` returns False.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Channel:
         interleave: int,
         seq_len: int,
         overlong: str,
-        token_dtype: str,
+        views: Views,
         budget: QuarantineBudget | None = None,
     ) -> None:
         """Start at chunk 0.
@@ -88,17 +87,21 @@ class Channel:
             interleave: open chunks.
             seq_len: longest piece, tokens.
             overlong: `split`, `truncate` or `drop` for longer documents.
-            token_dtype: name of the type of the stream's tokens.
+            views: of the lane, which keep the tokens of open parts.
             budget: how many documents may be set aside; None: that is not judged here.
         """
         self.dataset = dataset
         self.next_number = 0
         self.turn = 0
         self.slots = [Slot() for _ in range(interleave)]
+        self.queue: list[Piece] = []
+        """Entries of the documents that are lined up, the next one last; see `OpenPart`."""
+        self._lined_up = 0
+        """Entries of the queue when the slots were last settled."""
         self._chunk_count = chunk_count
         self._seq_len = seq_len
         self._overlong = overlong
-        self._token_dtype = token_dtype
+        self._views = views
         self._budget = budget
         self._counters = DatasetCounters()
         self._arrived: dict[tuple[int, int], SequencePart] = {}
@@ -136,37 +139,81 @@ class Channel:
         number = self.next_number if slot.number == FREE else slot.number
         return PartKey(dataset=self.dataset, number=number, part=slot.part)
 
-    def pull(self) -> Piece | None:
-        """Take the next piece; None if the channel is blocked or exhausted.
+    def refill(self) -> bool:
+        """Line up documents in an empty queue; False if the channel is blocked or exhausted.
 
         Raises:
             QuarantineError: more documents than the budget allows were set aside.
         """
-        slots = self.slots
-        while slots:
-            slot = slots[self.turn]
-            fragments = slot.fragments
-            if fragments is None:
-                if not self._open(slot):
-                    return None
-                continue
-            step = slot.step
-            slot.step = step + 1
-            if fragments.ends[step]:
-                turn = self.turn + 1
-                self.turn = turn if turn < len(slots) else 0
-                if step + 1 == fragments.count:
-                    self._finish_part(slot, fragments)
-            length = fragments.lengths[step]
-            if length:
-                return length, fragments.view, fragments.starts[step], fragments.sources[step]
-        return None
+        self.settle()
+        while self.slots:
+            if self.slots[self.turn].opened is not None:
+                self._line_up()
+                return True
+            if not self._open(self.slots[self.turn]):
+                return False
+        return False
+
+    def take_marked(self, entry: Piece) -> tuple[Piece, int, bool]:
+        """Return (the next piece of a marked document, its length, whether it is the first one).
+
+        The rest of the document goes back into the queue; no length: the document has no more.
+
+        Args:
+            entry: that was just popped.
+
+        Raises:
+            QuarantineError: more documents than the budget allows were set aside.
+        """
+        rounds, place = divmod(self._lined_up - len(self.queue) - 1, len(self.slots))
+        slot = self.slots[(self.turn + place) % len(self.slots)]
+        opened, document = _opened(slot), slot.document + rounds
+        address = entry >> LENGTH_BITS
+        left = opened.stop_of(document) - address
+        is_first = address == opened.bounds[document]
+        if left > self._seq_len:
+            self.queue.append((address + self._seq_len) << LENGTH_BITS)
+            left = self._seq_len
+        elif not self.queue:
+            self.settle()
+        return entry | left, left, is_first
+
+    def settle(self) -> None:
+        """Bring the slots to what was taken from the queue.
+
+        Raises:
+            QuarantineError: more documents than the budget allows were set aside.
+        """
+        queue, slots = self.queue, self._in_turn()
+        taken = self._lined_up - len(queue)
+        self._lined_up = len(queue)
+        if taken:
+            rounds, more = divmod(taken, len(slots))
+            self.turn = (self.turn + taken) % len(slots)
+            slots[0].offset = 0
+            for slot in slots[:more]:
+                slot.document += 1
+            if rounds:
+                for slot in slots:
+                    slot.document += rounds
+        if queue:
+            slot = self.slots[self.turn]
+            slot.offset = address_of(queue[-1]) - _opened(slot).bounds[slot.document]
+        if taken:
+            for slot in slots:
+                opened = slot.opened
+                if opened is not None and slot.document == opened.count:
+                    self._finish_part(slot, opened)
+
+    def views(self) -> list[View]:
+        """Return the views of the open parts."""
+        return [slot.opened.view for slot in self.slots if slot.opened is not None]
 
     def counters(self) -> DatasetCounters:
         """Return what was consumed up to now."""
         for slot in self.slots:
-            if slot.fragments is not None:
-                self._settle(slot, slot.fragments)
+            if slot.opened is not None:
+                self._count(slot, slot.opened)
         return replace(self._counters)
 
     def judge(self, *, ended: bool) -> None:
@@ -191,29 +238,63 @@ class Channel:
         self.slots = list(slots)
         self._counters = replace(counters)
 
-    def _settle(self, slot: Slot, fragments: Fragments) -> None:
-        """Count the steps that were taken since the slot was last counted."""
-        first, last = slot.settled, slot.step
-        slot.settled = last
-        documents = fragments.documents_before(first), fragments.documents_before(last)
-        tokens, lost = fragments.tokens_between(first, last)
+    def _line_up(self) -> None:
+        """Fill the queue up to where a slot has to open a part; this slot has one open.
+
+        A part that holds documents set aside ends the queue when it ends, by a marked entry: then
+        the budget is judged, before anything else is taken.
+        """
+        slots = self._in_turn()
+        count = len(slots)
+        ends = []
+        for place, slot in enumerate(slots):
+            opened = slot.opened
+            if opened is None:
+                ends.append(place)
+                break
+            end = (opened.count - slot.document) * count + place
+            ends.append(end - count + 1 if opened.holds_quarantined else end)
+        rounds, more = divmod(min(ends), count)
+        entries: list[Piece] = []
+        if rounds:
+            runs = [_opened(slot).entries[slot.document : slot.document + rounds] for slot in slots]
+            entries += chain.from_iterable(zip(*runs, strict=True))
+        entries += [_opened(slot).entries[slot.document + rounds] for slot in slots[:more]]
+        if slots[0].offset:
+            first = slots[0]
+            entries[0] = make_piece(_opened(first).bounds[first.document] + first.offset, 0)
+        if _opened(slots[more - 1]).holds_quarantined:
+            entries[-1] = make_piece(address_of(entries[-1]), 0)
+        entries.reverse()
+        self.queue += entries
+        self._lined_up = len(entries)
+
+    def _in_turn(self) -> list[Slot]:
+        """Return the slots in the order of their turns."""
+        return self.slots[self.turn :] + self.slots[: self.turn]
+
+    def _count(self, slot: Slot, opened: OpenPart) -> None:
+        """Count what was taken since the slot was last counted."""
+        first, last = slot.counted, (slot.document, slot.offset)
+        slot.counted = last
+        tokens, lost = opened.tokens_between(first, last)
         counters = self._counters
-        counters.documents += documents[1] - documents[0]
-        counters.quarantined_documents += fragments.quarantined_between(*documents)
+        counters.documents += last[0] - first[0]
+        counters.quarantined_documents += opened.quarantined_between(first[0], last[0])
         counters.read_tokens += tokens
         if self._overlong == "truncate":
             counters.truncated_tokens += lost
         else:
             counters.dropped_tokens += lost
 
-    def _finish_part(self, slot: Slot, fragments: Fragments) -> None:
+    def _finish_part(self, slot: Slot, opened: OpenPart) -> None:
         """Leave a part that is used up, at once, so that it need not be supplied again."""
-        self._settle(slot, fragments)
+        self._count(slot, opened)
         del self._arrived[slot.number, slot.part]
-        slot.fragments = None
+        slot.opened = None
         slot.document = slot.offset = 0
         self._next_part(slot)
-        if fragments.holds_quarantined:
+        if opened.holds_quarantined:
             self.judge(ended=False)
 
     def _next_part(self, slot: Slot) -> None:
@@ -223,7 +304,7 @@ class Channel:
             slot.part += 1
 
     def _open(self, slot: Slot) -> bool:
-        """Make progress towards open fragments in this slot; False if the part has not arrived."""
+        """Make progress towards an open part in this slot; False if it has not arrived."""
         if slot.number == FREE:
             if self._chunk_count is not None and self.next_number >= self._chunk_count:
                 del self.slots[self.turn]
@@ -245,8 +326,13 @@ class Channel:
             del self._arrived[slot.number, slot.part]
             self._next_part(slot)
             return True
-        slot.fragments = fragments = Fragments(
-            part, seq_len=self._seq_len, overlong=self._overlong, dtype=self._token_dtype
-        )
-        slot.step = slot.settled = fragments.step_at(slot.document, slot.offset, self._seq_len)
+        slot.opened = OpenPart(part, self._views, seq_len=self._seq_len, overlong=self._overlong)
+        slot.counted = slot.document, slot.offset
         return True
+
+
+def _opened(slot: Slot) -> OpenPart:
+    """Return the part of a slot that is known to have one open."""
+    if slot.opened is None:
+        raise RuntimeError(f"slot must have an open part, got {slot!r}; this is a bug; report it")
+    return slot.opened

@@ -19,11 +19,12 @@ from zephon_beam.packing.base import Bin, Packer, Packs
 from zephon_beam.packing.best_fit import BestFit
 from zephon_beam.packing.concat import Concat
 from zephon_beam.packing.first_fit import FirstFit
-from zephon_beam.pieces import Piece, gather_pieces, is_first_of_document
+from zephon_beam.pieces import LENGTH_MASK, Piece
 from zephon_beam.quarantine_budget import QuarantineBudget
 from zephon_beam.rows import build_samples
 from zephon_beam.sequences import PartKey, SequencePart
 from zephon_beam.shard import Samples
+from zephon_beam.views import Views
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +55,10 @@ class LaneProcess:
         self._packs = Packs(config.seq_len, config.segment_multiple)
         self._packers = [_make_packer(config, self._packs) for _ in range(config.group_count)]
         self._mixer = Mixer(config.phases)
+        self._views = Views(config.token_dtype, has_loss_mask=config.has_loss_mask)
         self._channels = [
-            _make_channel(config, dataset, lane) for dataset in range(config.dataset_count)
+            _make_channel(config, dataset, lane, self._views)
+            for dataset in range(config.dataset_count)
         ]
         if state is not None:
             self._restore(state)
@@ -101,18 +104,17 @@ class LaneProcess:
                     yield self._draft(len(self._packs.closed))
                 return
             if not self._fill(size):
+                self._settle()
                 return
 
     def state(self) -> LaneState:
         """Return everything needed to go on from here."""
-        bins: list[BinState] = []
-        pieces: list[Piece] = []
-        for group, packer in enumerate(self._packers):
-            for row in packer.bins():
-                bins.append(BinState(group, row.created, len(row.pieces)))
-                pieces.extend(row.pieces)
-        for pack in self._packs.closed:
-            pieces.extend(pack)
+        self._settle()
+        bins = [
+            BinState(group, row.created, len(row.pieces))
+            for group, packer in enumerate(self._packers)
+            for row in packer.bins()
+        ]
         config = self._config
         return LaneState(
             fingerprint=config.fingerprint,
@@ -127,7 +129,7 @@ class LaneProcess:
             ],
             bins=bins,
             packs=[len(pack) for pack in self._packs.closed],
-            pieces=gather_pieces(pieces, config.token_dtype, config.has_loss_mask),
+            pieces=self._views.gather(self._pieces()),
         )
 
     def _fill(self, size: int) -> bool:
@@ -166,19 +168,48 @@ class LaneProcess:
         """
         closed, take = self._packs.closed, self._mixer.take
         by_tokens = self._config.unit == "tokens"
-        pulls = [channel.pull for channel in self._channels]
+        channels = self._channels
+        queues = [channel.queue for channel in channels]
         adds = [self._packers[group].add for group in self._config.group_of_dataset]
         while len(closed) < stop:
-            piece = pulls[dataset]()
-            if piece is None:
-                return dataset
-            adds[dataset](piece)
-            dataset = take(piece[0] if by_tokens else int(is_first_of_document(piece)))
+            queue = queues[dataset]
+            if not queue:
+                if not channels[dataset].refill():
+                    return dataset
+                continue
+            piece = queue.pop()
+            length = piece & LENGTH_MASK
+            is_first = True
+            if not length:
+                piece, length, is_first = channels[dataset].take_marked(piece)
+                if not length:
+                    continue
+            adds[dataset](piece, length)
+            dataset = take(length if by_tokens else is_first)
         return None
+
+    def _settle(self) -> None:
+        """Bring the channels to what was taken from them, and forget views now and then."""
+        for channel in self._channels:
+            channel.settle()
+        if self._views.is_crowded:
+            views = [view for channel in self._channels for view in channel.views()]
+            self._views.keep(self._pieces(), views)
+
+    def _pieces(self) -> list[Piece]:
+        """Return the pieces of open bins, then those of packs that wait for their shard."""
+        pieces: list[Piece] = []
+        for packer in self._packers:
+            for row in packer.bins():
+                pieces += row.pieces
+        for pack in self._packs.closed:
+            pieces += pack
+        return pieces
 
     def _flush(self) -> None:
         """Close all bins in order of creation: the lane has no more pieces."""
         for channel in self._channels:
+            channel.settle()
             channel.judge(ended=True)
         rows = sorted(
             (row for packer in self._packers for row in packer.bins()), key=lambda row: row.created
@@ -189,6 +220,7 @@ class LaneProcess:
 
     def _draft(self, count: int) -> ShardDraft:
         for channel in self._channels:
+            channel.settle()
             channel.judge(ended=self._flushed)
         packs = self._packs.closed[:count]
         del self._packs.closed[:count]
@@ -198,7 +230,7 @@ class LaneProcess:
             lane=self._lane,
             shard=first // self._config.samples_per_shard,
             first_index=first,
-            samples=build_samples(packs, self._config),
+            samples=build_samples(packs, self._config, self._views),
             state=self.state(),
         )
 
@@ -218,18 +250,20 @@ class LaneProcess:
                 ],
                 counters=saved.counters,
             )
-        pieces = iter(state.pieces.pieces())
+        pieces = iter(self._views.add_gathered(state.pieces))
         rows: list[list[Bin]] = [[] for _ in self._packers]
         for saved_bin in state.bins:
             filled = list(islice(pieces, saved_bin.pieces))
-            rows[saved_bin.group].append(self._packs.refill_bin(saved_bin.created, filled))
+            rows[saved_bin.group].append(Bin(saved_bin.created, filled))
         for packer, group_rows in zip(self._packers, rows, strict=True):
             packer.restore(group_rows)
         self._packs.closed.extend(list(islice(pieces, count)) for count in state.packs)
 
 
 def _dataset_state(channel: Channel, taken: int) -> DatasetState:
-    slots = [SlotState(slot.number, slot.part, *slot.place()) for slot in channel.slots]
+    slots = [
+        SlotState(slot.number, slot.part, slot.document, slot.offset) for slot in channel.slots
+    ]
     return DatasetState(
         next_number=channel.next_number,
         turn=channel.turn,
@@ -239,7 +273,7 @@ def _dataset_state(channel: Channel, taken: int) -> DatasetState:
     )
 
 
-def _make_channel(config: LaneConfig, dataset: int, lane: int) -> Channel:
+def _make_channel(config: LaneConfig, dataset: int, lane: int, views: Views) -> Channel:
     limit = config.quarantine_limit
     budget = None
     if limit is not None:
@@ -250,7 +284,7 @@ def _make_channel(config: LaneConfig, dataset: int, lane: int) -> Channel:
         interleave=config.interleave,
         seq_len=config.seq_len,
         overlong=config.overlong[dataset],
-        token_dtype=config.token_dtype,
+        views=views,
         budget=budget,
     )
 

@@ -42,6 +42,9 @@ class MixingPhase:
 class Mixer:
     """Chooses the data set of the next piece.
 
+    The data sets form a heap of single integers: `taken · (S / weight)` above the data set's place,
+    so that equals follow in declared order.
+
     Determinism: the choice depends on the phase's weights and on what was taken, never on what
     has arrived.
     """
@@ -52,25 +55,25 @@ class Mixer:
         """Continue at a phase with what was taken in it, in the recipe's unit."""
         self._phases = phases
         self._exhausted: set[int] = set()
+        self._bits = len(phases[0].weights).bit_length()
+        self._mask = (1 << self._bits) - 1
         self.phase = phase
         self._rebuild(taken if taken is not None else [0] * len(phases[0].weights))
 
     def choose(self) -> int | None:
         """Return the data set that must give the next piece; None when none is left."""
-        return self._heap[0][1] if self._heap else None
+        return self._heap[0] & self._mask if self._heap else None
 
     def take(self, units: int) -> int:
         """Count what the chosen data set gave; return the one that must give the next piece."""
         heap = self._heap
-        key, dataset = heap[0]
-        heapreplace(heap, (key + units * self._scales[dataset], dataset))
-        return heap[0][1]
+        first = heap[0]
+        heapreplace(heap, first + units * self._steps[first & self._mask])
+        return heap[0] & self._mask
 
     def exhaust(self) -> None:
         """Take the chosen data set out: it has no more documents."""
-        key, dataset = heappop(self._heap)
-        self._taken[dataset] = key // self._scales[dataset]
-        self._exhausted.add(dataset)
+        self._exhausted.add(self._read(heappop(self._heap)))
 
     def advance(self, closed_packs: int) -> None:
         """Enter the phase that holds at this place; counters restart in a new phase."""
@@ -84,8 +87,8 @@ class Mixer:
     @property
     def taken(self) -> list[int]:
         """What each data set gave in this phase, in the recipe's unit."""
-        for key, dataset in self._heap:
-            self._taken[dataset] = key // self._scales[dataset]
+        for entry in self._heap:
+            self._read(entry)
         return list(self._taken)
 
     @property
@@ -98,10 +101,17 @@ class Mixer:
         self._taken = list(taken)
         weights = self._phases[self.phase].weights
         common = lcm(*(weight for weight in weights if weight))
-        self._scales = [common // weight if weight else 0 for weight in weights]
+        self._steps = [common // weight << self._bits if weight else 0 for weight in weights]
+        """What the heap's integer of each data set grows by for each unit."""
         self._heap = [
-            (taken[dataset] * self._scales[dataset], dataset)
+            taken[dataset] * self._steps[dataset] | dataset
             for dataset, weight in enumerate(weights)
             if weight and dataset not in self._exhausted
         ]
         heapify(self._heap)
+
+    def _read(self, entry: int) -> int:
+        """Keep what the data set of a heap's integer gave; return the data set."""
+        dataset = entry & self._mask
+        self._taken[dataset] = entry // self._steps[dataset]
+        return dataset

@@ -8,39 +8,37 @@ a multiple of m, and what is left between and behind them is padding:
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from zephon_beam.lane_config import LaneConfig
-from zephon_beam.pieces import Array, Piece, columns_of, decode_sources, mask_of
+from zephon_beam.pieces import Array, Piece
 from zephon_beam.shard import SEGMENT_COLUMNS, Samples
+from zephon_beam.views import Views
 
 
-def build_samples(packs: Sequence[Sequence[Piece]], config: LaneConfig) -> Samples:
+def build_samples(packs: Sequence[Sequence[Piece]], config: LaneConfig, views: Views) -> Samples:
     """Lay packs out as rows.
 
     Returns:
         Samples with tokens [packs, seq_len]; what no segment covers is `pad_id`.
     """
-    pieces = [piece for pack in packs for piece in pack]
+    found = views.find(list(chain.from_iterable(packs)))
     counts = np.array([len(pack) for pack in packs], np.int64)
-    records = decode_sources([source for _, _, _, source in pieces])
-    lengths = records["length"].astype(np.int64)
+    lengths, columns = found.lengths, found.columns
     offsets = np.concatenate(([0], np.cumsum(counts)))
     starts, gaps = _places(lengths, offsets, config)
     filler = np.full(config.seq_len, config.pad_id, config.token_dtype).data
-    spans = [view.tokens[start : start + length] for length, view, start, _ in pieces]
-    tokens = np.frombuffer(_join(spans, gaps, filler), config.token_dtype)
+    tokens = np.frombuffer(_join(found.tokens, gaps, filler), config.token_dtype)
     mask = None
-    if config.has_loss_mask:
-        masks = [mask_of(piece) for piece in pieces]
-        joined = _join(masks, gaps, memoryview(bytes(config.seq_len)))
+    if found.loss_masks is not None:
+        joined = _join(found.loss_masks, gaps, memoryview(bytes(config.seq_len)))
         mask = np.frombuffer(joined, np.uint8).reshape(len(packs), config.seq_len).copy()
         # The mask is that of the label at its place, and what a document ends with has none.
-        ended = records["next"] < 0
+        ended = columns.nexts < 0
         rows = np.repeat(np.arange(len(packs)), counts)
         mask[rows[ended], (starts + lengths - 1)[ended]] = 0
-    columns = columns_of(records)
     segments = {
         "segment_starts": starts.astype(np.int32),
         "segment_lengths": lengths.astype(np.int32),

@@ -7,19 +7,18 @@ next segment of its row starts at one; spaces of bins are multiples of m through
 from collections.abc import Iterable
 from typing import Protocol
 
-from zephon_beam.pieces import Piece
+from zephon_beam.pieces import Piece, length_of
 
 
 class Bin:
     """An open row. `created` numbers bins of a lane in order of creation."""
 
-    __slots__ = ("created", "pieces", "space")
+    __slots__ = ("created", "pieces")
 
-    def __init__(self, space: int, created: int) -> None:
-        """Open an empty bin with room for `space` tokens."""
-        self.space = space
+    def __init__(self, created: int, pieces: list[Piece]) -> None:
+        """Open a bin that holds these pieces."""
         self.created = created
-        self.pieces: list[Piece] = []
+        self.pieces = pieces
 
 
 class Packs:
@@ -34,18 +33,16 @@ class Packs:
         self.next_bin = next_bin
         self.closed: list[list[Piece]] = []
 
-    def open_bin(self) -> Bin:
-        """Open a bin of `seq_len` tokens with the next number."""
+    def open_bin(self, piece: Piece) -> Bin:
+        """Open a bin with the next number for a first piece."""
         created = self.next_bin
         self.next_bin = created + 1
-        return Bin(self.seq_len, created)
+        return Bin(created, [piece])
 
-    def refill_bin(self, created: int, pieces: list[Piece]) -> Bin:
-        """Make a bin again as it was saved."""
-        row = Bin(self.seq_len, created)
-        row.pieces = pieces
-        row.space -= sum(length + -length % self.multiple for length, _, _, _ in pieces)
-        return row
+    def space_of(self, row: Bin) -> int:
+        """Return how many tokens a bin has room for."""
+        lengths = [length_of(piece) for piece in row.pieces]
+        return self.seq_len - sum(length + -length % self.multiple for length in lengths)
 
 
 class Packer(Protocol):
@@ -55,8 +52,8 @@ class Packer(Protocol):
     by the method's own rule or by the lane's end, so a checkpoint costs no padding.
     """
 
-    def add(self, piece: Piece) -> None:
-        """Place one piece of 1 to `seq_len` tokens."""
+    def add(self, piece: Piece, length: int) -> None:
+        """Place one piece of `length` tokens, 1 to `seq_len`."""
 
     def bins(self) -> list[Bin]:
         """Return the open bins in the order that `restore` expects."""

@@ -1,18 +1,17 @@
 """`best_fit` and `best_fit_split`: each piece goes where it leaves the least room.
 
-Open bins are kept sorted by (space, order of reaching it) as single integers, so the tightest
-bin that still fits is one bisection away, for any row length:
+Open bins are kept sorted by space, those of equal space in the order of reaching it, so the
+tightest bin that still fits is one bisection away, for any row length:
 
-    space      3·0   3·1   9·0   40·0        a piece of 5 tokens → bin 9·0, which becomes 4·0
+    spaces      3  3  9  40        a piece of 5 tokens → the bin of 9, which moves behind the 3s
+    bins        b  d  a  c
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from zephon_beam.packing.base import Bin, Packs
 from zephon_beam.pieces import Piece, cut_piece
-
-_ORDER_BITS = 48
 
 
 class BestFit:
@@ -35,51 +34,47 @@ class BestFit:
         self._open_bins = open_bins
         self._split = split
         self._max_segments = max_segments
-        self._keys: list[int] = []
-        self._bins: dict[int, Bin] = {}
-        self._order = 0
+        self._spaces: list[int] = []
+        self._bins: list[Bin] = []
 
-    def add(self, piece: Piece) -> None:
-        """Place one piece of 1 to `seq_len` tokens."""
-        keys = self._keys
-        length = piece[0]
-        size = length + -length % self._multiple
-        place = bisect_left(keys, size << _ORDER_BITS)
-        if place < len(keys):
-            row = self._bins.pop(keys.pop(place))
-        elif len(keys) < self._open_bins:
-            row = self._packs.open_bin()
+    def add(self, piece: Piece, length: int) -> None:
+        """Place one piece of `length` tokens, 1 to `seq_len`."""
+        spaces, bins = self._spaces, self._bins
+        size = length if self._multiple == 1 else length + -length % self._multiple
+        place = bisect_left(spaces, size)
+        if place < len(spaces):
+            space = spaces[place] - size
+            row = bins[place]
+            row.pieces.append(piece)
+            del spaces[place], bins[place]
+        elif len(spaces) < self._open_bins:
+            space = self._packs.seq_len - size
+            row = self._packs.open_bin(piece)
         else:
-            self._close_fullest(piece)
+            self._close_fullest(piece, length)
             return
-        pieces = row.pieces
-        pieces.append(piece)
-        row.space = space = row.space - size
-        if space and len(pieces) != self._max_segments:
-            key = space << _ORDER_BITS | self._order
-            self._order += 1
-            insort(keys, key)
-            self._bins[key] = row
+        if space and len(row.pieces) != self._max_segments:
+            place = bisect_right(spaces, space)
+            spaces.insert(place, space)
+            bins.insert(place, row)
         else:
-            self._packs.closed.append(pieces)
+            self._packs.closed.append(row.pieces)
 
     def bins(self) -> list[Bin]:
         """Return the open bins, fullest first."""
-        return [self._bins[key] for key in self._keys]
+        return list(self._bins)
 
     def restore(self, bins: Iterable[Bin]) -> None:
-        """Continue with bins in that order; only their order among equal spaces matters."""
-        for row in bins:
-            key = row.space << _ORDER_BITS | self._order
-            self._order += 1
-            insort(self._keys, key)
-            self._bins[key] = row
+        """Continue with bins in that order."""
+        self._bins = list(bins)
+        self._spaces = [self._packs.space_of(row) for row in self._bins]
 
-    def _close_fullest(self, piece: Piece) -> None:
+    def _close_fullest(self, piece: Piece, length: int) -> None:
         """Make room for a piece that no bin holds, and place it."""
-        fullest = self._bins.pop(self._keys.pop(0))
+        space, fullest = self._spaces.pop(0), self._bins.pop(0)
         if self._split:
-            first, piece = cut_piece(piece, fullest.space)
+            first, piece = cut_piece(piece, space)
+            length -= space
             fullest.pieces.append(first)
         self._packs.closed.append(fullest.pieces)
-        self.add(piece)
+        self.add(piece, length)

@@ -19,24 +19,27 @@ class Concat:
         self._multiple = packs.multiple
         self._max_segments = max_segments
         self._bin: Bin | None = None
+        self._space = 0
 
-    def add(self, piece: Piece) -> None:
-        """Append a piece, in as many cuts as rows end within it."""
-        while True:
-            row = self._bin
-            if row is None:
-                row = self._bin = self._packs.open_bin()
-            length = piece[0]
-            if length > row.space:
-                first, piece = cut_piece(piece, row.space)
-                row.pieces.append(first)
-                self._close(row)
-                continue
+    def add(self, piece: Piece, length: int) -> None:
+        """Append a piece of at most a row's length, cut where the row ends within it."""
+        row, space = self._bin, self._space
+        while row is not None and length > space:
+            first, piece = cut_piece(piece, space)
+            length -= space
+            row.pieces.append(first)
+            self._packs.closed.append(row.pieces)
+            row, space = None, self._packs.seq_len
+        if row is None:
+            row, space = self._packs.open_bin(piece), self._packs.seq_len
+        else:
             row.pieces.append(piece)
-            row.space -= length + -length % self._multiple
-            if row.space == 0 or len(row.pieces) == self._max_segments:
-                self._close(row)
-            return
+        space -= length if self._multiple == 1 else length + -length % self._multiple
+        if space and len(row.pieces) != self._max_segments:
+            self._bin, self._space = row, space
+        else:
+            self._packs.closed.append(row.pieces)
+            self._bin = None
 
     def bins(self) -> list[Bin]:
         """Return the row that is being filled, if any."""
@@ -44,8 +47,5 @@ class Concat:
 
     def restore(self, bins: Iterable[Bin]) -> None:
         """Continue with that row."""
-        self._bin = next(iter(bins), None)
-
-    def _close(self, row: Bin) -> None:
-        self._packs.closed.append(row.pieces)
-        self._bin = None
+        for row in bins:
+            self._bin, self._space = row, self._packs.space_of(row)

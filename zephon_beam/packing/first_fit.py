@@ -1,5 +1,13 @@
-"""`first_fit`: each piece goes into the oldest bin that still holds it."""
+"""`first_fit`: each piece goes into the oldest bin that still holds it.
 
+Open bins are kept sorted by space; those that hold a piece are then the last ones, and the oldest
+of them has the least number. Most bins are nearly full, so they are few:
+
+    spaces      3  3  9  40  2048        a piece of 5 tokens → the least of 7, 4, 8: bin 4
+    created     2  5  7   4     8
+"""
+
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from zephon_beam.packing.base import Bin, Packs
@@ -7,7 +15,7 @@ from zephon_beam.pieces import Piece
 
 
 class FirstFit:
-    """Keep `open_bins` bins in order of creation; the first one with enough room takes a piece.
+    """Keep `open_bins` bins; the first one in order of creation with enough room takes a piece.
 
     If none fits, a bin is opened; if `open_bins` are open, the fullest (the oldest among equals)
     is closed first.
@@ -19,38 +27,45 @@ class FirstFit:
         self._multiple = packs.multiple
         self._open_bins = open_bins
         self._max_segments = max_segments
-        self._bins: list[Bin] = []
         self._spaces: list[int] = []
+        self._created: list[int] = []
+        self._bins: list[Bin] = []
 
-    def add(self, piece: Piece) -> None:
-        """Place one piece of 1 to `seq_len` tokens."""
-        spaces = self._spaces
-        length = piece[0]
-        size = length + -length % self._multiple
-        for place, space in enumerate(spaces):  # noqa: B007 - the loop is the search
-            if space >= size:
-                break
+    def add(self, piece: Piece, length: int) -> None:
+        """Place one piece of `length` tokens, 1 to `seq_len`."""
+        spaces, created = self._spaces, self._created
+        size = length if self._multiple == 1 else length + -length % self._multiple
+        place = bisect_left(spaces, size)
+        if place < len(spaces):
+            place = created.index(min(created[place:]), place)
+            space = spaces.pop(place) - size
+            del created[place]
+            row = self._bins.pop(place)
+            row.pieces.append(piece)
         else:
             if len(spaces) == self._open_bins:
-                self._close(spaces.index(min(spaces)))
-            place, space = len(spaces), self._packs.seq_len
-            self._bins.append(self._packs.open_bin())
-            spaces.append(space)
-        row = self._bins[place]
-        row.pieces.append(piece)
-        row.space = spaces[place] = space - size
-        if space == size or len(row.pieces) == self._max_segments:
-            self._close(place)
+                del spaces[0], created[0]
+                self._packs.closed.append(self._bins.pop(0).pieces)
+            space = self._packs.seq_len - size
+            row = self._packs.open_bin(piece)
+        if space and len(row.pieces) != self._max_segments:
+            self._insert(row, space)
+        else:
+            self._packs.closed.append(row.pieces)
 
     def bins(self) -> list[Bin]:
         """Return the open bins, oldest first."""
-        return list(self._bins)
+        return sorted(self._bins, key=lambda row: row.created)
 
     def restore(self, bins: Iterable[Bin]) -> None:
-        """Continue with bins in that order."""
-        self._bins = list(bins)
-        self._spaces = [row.space for row in self._bins]
+        """Continue with bins in any order."""
+        for row in bins:
+            self._insert(row, self._packs.space_of(row))
 
-    def _close(self, place: int) -> None:
-        del self._spaces[place]
-        self._packs.closed.append(self._bins.pop(place).pieces)
+    def _insert(self, row: Bin, space: int) -> None:
+        spaces, created = self._spaces, self._created
+        place = bisect_left(spaces, space)
+        place = bisect_left(created, row.created, place, bisect_right(spaces, space, place))
+        spaces.insert(place, space)
+        created.insert(place, row.created)
+        self._bins.insert(place, row)
