@@ -171,9 +171,9 @@ def _create(
     for (name, dataset), listed in zip(recipe.datasets.items(), paths, strict=True):
         try:
             formats.append(resolve_format(dataset.format, listed))
-            check_columns(formats[-1], listed[0], wanted_content(dataset))
             if dataset.content_kind == "content":
                 refuse_unseekable(listed)
+            check_columns(formats[-1], listed[0], wanted_content(dataset))
         except BadRecordError:
             # A run that sets bad records aside meets this one in its place.
             if recipe.bad_records.action != "quarantine":

@@ -449,11 +449,12 @@ class Recipe:
             "text could forge placeholders that no image stands for",
         )
         size = self.shard_samples * self._row_media_bytes
+        most = _MOST_MEDIA_BYTES // self._row_media_bytes
+        use = f"use at most {most}, or a smaller seq_len" if most else "use a smaller seq_len"
         require(
             size <= _MOST_MEDIA_BYTES,
             "samples_per_shard",
             "small enough that the pixels of a shard stay within 512 MiB",
             self.samples_per_shard,
-            f"a row of {self.seq_len} placeholders stands for {self._row_media_bytes} bytes; use "
-            f"at most {_MOST_MEDIA_BYTES // self._row_media_bytes}, or a smaller seq_len",
+            f"a row of {self.seq_len} placeholders stands for {self._row_media_bytes} bytes; {use}",
         )

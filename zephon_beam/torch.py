@@ -344,4 +344,6 @@ def _to_tensors(value: Any, pin_memory: bool) -> Any:
         return {key: _to_tensors(item, pin_memory) for key, item in value.items()}
     if isinstance(value, tuple):
         return tuple(_to_tensors(item, pin_memory) for item in value)
+    if isinstance(value, list):
+        return [_to_tensors(item, pin_memory) for item in value]
     return value

@@ -1,6 +1,7 @@
 """Whole streams of documents with images and videos, through pipelines and readers."""
 
 import base64
+import gzip
 import io
 import json
 import tarfile
@@ -599,3 +600,33 @@ def test_recipes_that_cannot_be_kept_are_refused(
     with pytest.raises(RecipeError, match=text):
         run_stream(recipe, tmp_path / "stream")
     assert not (tmp_path / "stream" / "stream.json").exists()
+
+
+def test_compressed_files_are_refused(tmp_path: Path) -> None:
+    """Whichever of the files it is."""
+    recipe = small(tmp_path, [document(0)], ("lines/*.jsonl", "lines/*.jsonl*"))
+    (tmp_path / "lines" / "1.jsonl.gz").write_bytes(gzip.compress(b'{"parts": []}'))
+    with pytest.raises(RecipeError, match=r"datasets\.lines: files must not be compressed"):
+        run_stream(recipe, tmp_path / "stream")
+
+
+def test_media_that_were_replaced_after_probing_are_drift(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another number of placeholders, or a file that is gone, is noticed when it is decoded."""
+    recipe = small(tmp_path, [document(0)], QUARANTINE)
+    image = tmp_path / "lines" / "media" / "a.png"
+    decode = items.decode_document
+    for change, text in (
+        (lambda: image.write_bytes(image_bytes(200, 200)), "media were replaced after"),
+        (image.unlink, "expected media as they were probed, found: part 1"),
+    ):
+        image.write_bytes(image_bytes())
+
+        def replaced(*args: Any, act: Any = change) -> Any:
+            act()
+            return decode(*args)
+
+        monkeypatch.setattr(items, "decode_document", replaced)
+        with pytest.raises(DriftError, match=text):
+            run_stream(recipe, tmp_path / text[:5])

@@ -65,12 +65,14 @@ def test_heads_survive_encoding(head: bytes) -> None:
     assert coder.decode(coder.encode(LaneDocuments(head=head))) == LaneDocuments(head=head)
 
 
-def test_spans_survive_encoding() -> None:
-    """Pieces, what they are and whose they are; also of a document without any."""
+@pytest.mark.parametrize("repeats", [None, np.array([300, 0, 0, 1], np.int64)])
+def test_spans_survive_encoding(repeats: np.ndarray | None) -> None:
+    """Pieces, what they are, how often and whose; also of a document without any."""
     spans = Spans(
         pieces=["<a>", "x \U0001f600", "", "<b>"],
         special=np.array([True, False, False, True]),
         bounds=np.array([0, 3, 3, 4], np.int64),
+        repeats=repeats,
     )
     documents = Documents(
         texts=[""] * 3,
@@ -87,5 +89,7 @@ def test_spans_survive_encoding() -> None:
     found = again.documents.spans
     assert found is not None
     assert found.pieces == spans.pieces
+    assert (found.repeats is None) == (repeats is None)
+    assert found.repeats is None or found.repeats.tolist() == [300, 0, 0, 1]
     assert found.special.tolist() == spans.special.tolist()
     assert found.bounds.tolist() == spans.bounds.tolist()

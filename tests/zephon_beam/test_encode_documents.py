@@ -1,6 +1,7 @@
 """Documents with special tokens become ids piece by piece."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -79,3 +80,21 @@ def test_an_unknown_special_token_is_refused() -> None:
     """It is never encoded as text instead."""
     with pytest.raises(RecipeError, match="must be in the tokenizer's vocabulary, got '<nope>'"):
         encode_documents(TOKENIZER, part([[("<nope>", True)]]))
+
+
+def test_a_special_token_stands_as_often_as_its_piece_says() -> None:
+    """Repeats of texts mean nothing; documents keep their bounds."""
+    documents = part(
+        [[("a", False), ("<|pad|>", True)], [], [("<|endoftext|>", True), ("b", False)]]
+    )
+    spans = documents.spans
+    assert spans is not None
+    repeated = replace(spans, repeats=np.array([9, 5, 2, 0]))
+    ids, offsets = encode_documents(TOKENIZER, replace(documents, spans=repeated))
+    (first,), (last,) = (TOKENIZER.encode([text])[0].tolist() for text in ("a", "b"))
+    assert ids.tolist() == [first, 1, 1, 1, 1, 1, 0, 0, last]
+    assert offsets.tolist() == [0, 6, 6, 9]
+    reversed_ids, _ = encode_documents(
+        TOKENIZER, take_documents(replace(documents, spans=repeated), [2, 0])
+    )
+    assert reversed_ids.tolist() == [0, 0, last, first, 1, 1, 1, 1, 1]

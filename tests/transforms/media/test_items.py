@@ -34,6 +34,7 @@ from transforms.media.libraries import library_versions
 from transforms.media.scaling import scale_pixels
 from zephon_beam.media.content import MediaFault, MediaPart
 from zephon_beam.recipe_media import MediaRecipe
+from zephon_beam.store.base import open_store
 
 ROOT = Path(__file__).parents[3]
 QWEN = MediaRecipe(preset="qwen2_vl", num_frames=4, min_pixels=784, max_pixels=28 * 28 * 9)
@@ -71,6 +72,28 @@ def test_decoding_gives_what_probing_announced(media: MediaRecipe, tmp_path: Pat
     assert digest(decode_item(parts[0], str(tmp_path), media)) == digest(
         decode_item(parts[4], str(tmp_path), media)
     )
+
+
+# The client of Google leaves the connections of answers that it does not read to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_items_in_a_bucket_are_those_of_a_folder(gcs: str, tmp_path: Path) -> None:
+    """Files, and members of an archive; a missing one is a fault."""
+    clip = write_clip(tmp_path / "a.mp4", frames=30).read_bytes()
+    (tmp_path / "b.tar").write_bytes(b"x" * 77 + clip + b"y" * 99)
+    store = open_store(gcs)
+    for name in ("a.mp4", "b.tar"):
+        store.replace(f"data/{name}", (tmp_path / name).read_bytes())
+    for part in (
+        MediaPart(is_video=True, path="a.mp4"),
+        MediaPart(is_video=True, path="b.tar", range=(77, len(clip))),
+    ):
+        expected = decode_item(part, str(tmp_path), QWEN)
+        assert expected.failure is None
+        assert digest(decode_item(part, f"{gcs}/data", QWEN)) == digest(expected)
+        assert probe_item(part, f"{gcs}/data", QWEN) == expected.item
+    with pytest.raises(MediaFault) as fault:
+        probe_item(MediaPart(is_video=True, path="none.mp4"), f"{gcs}/data", QWEN)
+    assert fault.value.reason == "missing"
 
 
 def test_llava_keeps_the_middle(tmp_path: Path) -> None:
