@@ -167,3 +167,29 @@ def test_without_a_budget_nothing_is_judged() -> None:
     unlimited = make_config(source, seq_len=4)
     assert run_until_error(unlimited, source)[1] is None
     assert run_until_error(config, source)[1] is not None
+
+
+def test_a_part_is_judged_at_its_last_document_and_not_a_document_later() -> None:
+    """2 of 1,999 are more than one in a thousand, 2 of 2,000 are not."""
+    ending = [2] * 998 + [QUARANTINED] * 2
+    source = make_source([[[ending], [[2] * 1500]]])
+    config = make_config(source, quarantine_limit=(1, 1000), interleave=2, samples_per_shard=10_000)
+    _, message = run_until_error(config, source)
+    assert message is not None
+    assert "2 of 1999 documents" in message
+
+
+def test_a_part_is_judged_before_another_data_set_gives_a_document() -> None:
+    """Both parts are bad; the first one ends with four tokens, and the other is behind."""
+    bad = [QUARANTINED] * 2
+    source = make_source([[[bad + [1] * 997 + [4]]], [[bad + [1] * 998]]])
+    config = make_config(
+        source,
+        quarantine_limit=(1, 1000),
+        dataset_names=("web", "code"),
+        interleave=1,
+        samples_per_shard=10_000,
+    )
+    _, message = run_until_error(config, source)
+    assert message is not None
+    assert "2 of 1000 documents of data set web" in message
