@@ -122,15 +122,18 @@ class _DecodeShards(beam.DoFn):
     def _decode_segment(self, work: ShardMedia, segment: int) -> None:
         row, start, tokens = work.segment(segment)
         places = np.flatnonzero(np.isin(tokens, self._placeholders))
-        dataset, file, locator = work.source(segment)
+        dataset, file, locator, pass_number = work.source(segment)
         reader = self._readers[dataset]
         if not len(places) or reader is None:
             return
         root, name = self._job.roots[dataset], self._catalogs[dataset].file_name(file)
-        where = f"datasets.{self._job.recipe.dataset_names[dataset]}: {name!r}"
+        recipe = self._job.recipe
+        dataset_name = recipe.dataset_names[dataset]
+        where = f"datasets.{dataset_name}: {name!r}"
         try:
             archive = name if self._catalogs[dataset].format == "webdataset" else None
-            decoded = self._decode(reader.read(file, locator), root, self._media, archive)
+            key = (recipe.seed, "document", dataset_name, pass_number, name, locator)
+            decoded = self._decode(reader.read(file, locator), root, self._media, archive, key)
         except MediaFault as fault:
             raise DriftError(
                 f"{where}, document at {locator}: expected media as they were probed, found: "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from zephon_beam.checks import require, require_choice, require_int
+from zephon_beam.checks import require, require_bool, require_choice, require_int
 from zephon_beam.media.presets import PRESETS, Preset
 from zephon_beam.weights import canonical_weight, parse_weight
 
@@ -28,6 +28,10 @@ class MediaRecipe:
     """Least height · width of a frame; None: the preset's."""
     max_pixels: int | None = None
     """Most height · width of a frame; None: the preset's."""
+    flip: str | int | float | Decimal = "0"
+    """Share of items that are mirrored, left to right, in each pass anew; a decimal."""
+    jitter: bool = False
+    """Whether the frames of a video, but the first, are moved by up to half their distance."""
     image_token: str | None = None
     """Special token that stands for a piece of an image; None: the preset's."""
     video_token: str | None = None
@@ -56,6 +60,10 @@ class MediaRecipe:
             require(0 < fps <= 1000, "fps", "above 0 and at most 1000", self.fps, "e.g. fps: 2")
             object.__setattr__(self, "fps", canonical_weight(fps))
         require_int("max_frames", self.max_frames, preset.temporal, "e.g. 64", 4096)
+        flip = parse_weight("flip", self.flip)
+        require(flip <= 1, "flip", "at most 1", self.flip, "e.g. flip: 0.5")
+        object.__setattr__(self, "flip", canonical_weight(flip))
+        require_bool("jitter", self.jitter)
         self._check_pixels(preset)
         for name in ("image_token", "video_token", "start_token", "end_token"):
             value = getattr(self, name)

@@ -630,3 +630,35 @@ def test_media_that_were_replaced_after_probing_are_drift(
         monkeypatch.setattr(items, "decode_document", replaced)
         with pytest.raises(DriftError, match=text):
             run_stream(recipe, tmp_path / text[:5])
+
+
+def test_chance_differs_by_pass_and_not_by_run(tmp_path: Path) -> None:
+    """Each document's items, in each of three passes; workers and cuts do not move a byte."""
+    changes = (
+        ("passes: 1", "passes: 3"),
+        ("num_frames: 4", "num_frames: 4, flip: 0.5, jitter: true"),
+    )
+    recipe = small(tmp_path, [document(number) for number in range(12)], *changes)
+    run_stream(recipe, tmp_path / "one")
+    for until in (1, 5, 9):
+        run_stream(recipe, tmp_path / "two", until_samples=until, advance_bytes=1024)
+    options = ["--direct_running_mode=multi_threading", "--direct_num_workers=2"]
+    run_stream(recipe, tmp_path / "two", options=options)
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    passes: dict[int, set[tuple[int, bytes]]] = {}
+    for samples in shards(tmp_path / "one"):
+        media = samples.media
+        assert media is not None
+        rows = np.repeat(np.arange(len(samples)), np.diff(samples.segment_offsets))
+        for segment, row in enumerate(rows.tolist()):
+            start = samples.segments["segment_starts"][segment]
+            stop = start + samples.segments["segment_lengths"][segment]
+            for item in range(*media.offsets[row : row + 2].tolist()):
+                if start <= media.items["media_starts"][item] < stop:
+                    pixels = media.frames(item, media.pixel_offsets).tobytes()
+                    source = int(samples.segments["source_document"][segment])
+                    number = int(samples.segments["source_pass"][segment])
+                    passes.setdefault(number, set()).add((source, pixels))
+    assert set(passes) == {0, 1, 2}
+    assert passes[0] != passes[1] != passes[2] != passes[0]
+    assert len(passes[0]) == len(passes[1]) == len(passes[2]) == 15

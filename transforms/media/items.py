@@ -1,7 +1,8 @@
 """One image or video of a document: what it will be in a row, and its pixels."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from io import BufferedIOBase
 from itertools import chain
 from typing import Any
@@ -12,6 +13,7 @@ from transforms.media.files import open_media
 from transforms.media.images import image_pixels, image_size
 from transforms.media.scaling import Pixels, scale_frame, scale_pixels
 from transforms.media.videos import Video, open_video
+from zephon_beam.keyed import Field, keyed_bound, keyed_int, keyed_ints
 from zephon_beam.media.content import ContentPart, MediaFault, MediaPart, TextPart, parse_content
 from zephon_beam.media.frames import choose_frames, count_frames
 from zephon_beam.media.presets import Geometry, SizeError, fit, grid, token_count
@@ -57,24 +59,34 @@ def probe_item(part: MediaPart, root: str, media: MediaRecipe) -> MediaItem:
             return _item(media, True, len(places), *video.upright_size(frame))
 
 
-def decode_item(part: MediaPart, root: str, media: MediaRecipe) -> DecodedItem:
+def decode_item(
+    part: MediaPart, root: str, media: MediaRecipe, key: Sequence[Field] = ()
+) -> DecodedItem:
     """Decode an item as it was probed.
 
-    A fault behind what probing looked at gives black frames and is returned.
+    A fault behind what probing looked at gives black frames and is returned. What the recipe
+    leaves to chance is taken from `key`, and changes neither size nor number of frames.
 
     Raises:
         MediaFault: the item would not have passed probing.
         OSError: its file cannot be read now; trying again may help.
 
-    Determinism: depends on the item's bytes, the recipe and the libraries' versions alone.
+    Determinism: depends on the item's bytes, the recipe, the key and the libraries' versions alone.
     """
+    found = _decoded(part, root, media, key)
+    if keyed_int(*key, "flip") < keyed_bound(Fraction(str(media.flip))):
+        return replace(found, pixels=np.ascontiguousarray(found.pixels[:, :, ::-1]))
+    return found
+
+
+def _decoded(part: MediaPart, root: str, media: MediaRecipe, key: Sequence[Field]) -> DecodedItem:
     with open_media(part, root) as stream:
         if not part.is_video:
             item = _item(media, False, 1, *image_size(stream))
             stream.seek(0)
             return _filled(item, (_cut(item, pixels) for pixels in _image(stream, item)))
         with open_video(stream) as video:
-            places = _places(video, media)
+            places = _places(video, media, key)
             frames = video.frames(places)
             first = next(frames)
             item = _item(media, True, len(places), *video.upright_size(first))
@@ -112,7 +124,8 @@ def _filled(item: MediaItem, frames: Iterator[Pixels]) -> DecodedItem:
     return DecodedItem(item=item, pixels=pixels)
 
 
-def _places(video: Video, media: MediaRecipe) -> list[int]:
+def _places(video: Video, media: MediaRecipe, key: Sequence[Field] | None = None) -> list[int]:
+    """Choose frames; the first one is never moved, so that probing needs no key."""
     preset, index = media.family, video.index
     count = count_frames(
         index.times,
@@ -123,7 +136,9 @@ def _places(video: Video, media: MediaRecipe) -> list[int]:
         max_frames=media.max_frames,
         multiple=preset.temporal,
     )
-    return choose_frames(index.times, count)
+    moved = media.jitter and key is not None and count > 1
+    moves = keyed_ints((*key, "jitter"), range(1, count)) if moved and key is not None else ()
+    return choose_frames(index.times, count, moves)
 
 
 def _item(media: MediaRecipe, is_video: bool, frames: int, height: int, width: int) -> MediaItem:
@@ -176,9 +191,13 @@ def probe_document(
 
 
 def decode_document(
-    text: str, root: str, media: MediaRecipe, archive: str | None = None
+    text: str,
+    root: str,
+    media: MediaRecipe,
+    archive: str | None = None,
+    key: Sequence[Field] = (),
 ) -> list[DecodedItem]:
-    """Decode the items of a document, in order.
+    """Decode the items of a document, in order; each has its own chances, from the document's key.
 
     Raises:
         MediaFault: the document would not have passed probing.
@@ -188,7 +207,7 @@ def decode_document(
     for number, part in enumerate(parse_content(text, root, archive)):
         if isinstance(part, MediaPart):
             try:
-                found = decode_item(part, root, media)
+                found = decode_item(part, root, media, (*key, "item", number))
             except MediaFault as fault:
                 raise named_fault(fault, number, part) from fault
             if found.failure is not None:

@@ -31,11 +31,11 @@ class ShardMedia:
         length = int(segments["segment_lengths"][segment])
         return row, start, self._samples.tokens[row, start : start + length]
 
-    def source(self, segment: int) -> tuple[int, int, int]:
-        """Return (data set, file, locator) of a segment."""
-        segments = self._samples.segments
-        dataset, file = segments["source_dataset"][segment], segments["source_file"][segment]
-        return int(dataset), int(file), int(segments["source_document"][segment])
+    def source(self, segment: int) -> tuple[int, int, int, int]:
+        """Return (data set, file, locator, pass) of a segment."""
+        names = ("source_dataset", "source_file", "source_document", "source_pass")
+        dataset, file, document, pass_ = (int(self._samples.segments[n][segment]) for n in names)
+        return dataset, file, document, pass_
 
     def add(self, row: int, place: int, item: DecodedItem) -> None:
         """Put an item at its first placeholder."""

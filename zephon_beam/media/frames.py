@@ -9,6 +9,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from fractions import Fraction
 
+_MOVE_BITS = 64
+
 
 def count_frames(
     times: Sequence[int],
@@ -44,12 +46,14 @@ def count_frames(
     return max(wanted // multiple * multiple, min(multiple, available), 1)
 
 
-def choose_frames(times: Sequence[int], count: int) -> list[int]:
+def choose_frames(times: Sequence[int], count: int, moves: Sequence[int] = ()) -> list[int]:
     """Return the places of `count` frames equally spaced in time, in order.
 
     Args:
         times: when each frame is shown, in order without repetition.
         count: at least 1; where frames are far apart one may be taken more than once.
+        moves: for each frame but the first, in [0, 2^64): by how much of the distance between two
+            frames it is moved, from half of it back to half of it on. None are moved without.
 
     Determinism: integers alone. Of frames at one distance the one at an even place is taken, which
     for a constant rate is what rounding `linspace(0, frames - 1, count)` gives.
@@ -58,7 +62,15 @@ def choose_frames(times: Sequence[int], count: int) -> list[int]:
         return [0]
     steps = count - 1
     span = times[-1] - times[0]
-    return [_nearest(times, times[0] * steps + span * step, steps) for step in range(count)]
+    wanted = [times[0] * steps + span * step for step in range(count)]
+    if moves:
+        steps <<= _MOVE_BITS
+        half = 1 << (_MOVE_BITS - 1)
+        wanted = [
+            (time << _MOVE_BITS) + span * (move - half)
+            for time, move in zip(wanted, (half, *moves), strict=True)
+        ]
+    return [_nearest(times, time, steps) for time in wanted]
 
 
 def _nearest(times: Sequence[int], wanted: int, scale: int) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -262,3 +263,34 @@ def test_a_picture_too_narrow_for_a_grid_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(MediaFault, match="201 x 1 pixels") as fault:
         probe_document(document, str(tmp_path), QWEN)
     assert fault.value.reason == "shape"
+
+
+def test_chance_comes_from_the_key_and_changes_no_size(tmp_path: Path) -> None:
+    """Mirrored items are mirrored whole; about as many as asked for, and others with other keys."""
+    write_clip(tmp_path / "a.mp4", frames=40)
+    part = MediaPart(is_video=True, path="a.mp4")
+    plain = decode_item(part, str(tmp_path), QWEN, (1,))
+    mirrored = decode_item(part, str(tmp_path), replace(QWEN, flip=1), (1,))
+    assert np.array_equal(mirrored.pixels, plain.pixels[:, :, ::-1])
+    half = replace(QWEN, flip="0.5")
+    picture_part = MediaPart(is_video=False, data=image_bytes(28, 56))
+    seen = [digest(decode_item(picture_part, "", half, (3, number))) for number in range(60)]
+    assert len(set(seen)) == 2
+    assert 15 <= seen.count(seen[0]) <= 45
+    again = [digest(decode_item(picture_part, "", half, (3, number))) for number in range(60)]
+    assert seen == again
+
+
+def test_moved_frames_are_frames_of_the_clip(tmp_path: Path) -> None:
+    """The first stays, and keys move the others differently."""
+    write_clip(tmp_path / "a.mp4", frames=40)
+    part = MediaPart(is_video=True, path="a.mp4")
+    every = decode_item(part, str(tmp_path), replace(QWEN, num_frames=40)).pixels
+    frames = {frame.tobytes() for frame in every}
+    moved = replace(QWEN, jitter=True)
+    found = [decode_item(part, str(tmp_path), moved, (number,)) for number in range(6)]
+    for item in found:
+        assert item.item == probe_item(part, str(tmp_path), moved)
+        assert np.array_equal(item.pixels[0], every[0])
+        assert {frame.tobytes() for frame in item.pixels} <= frames
+    assert len({digest(item) for item in found}) > 3

@@ -81,3 +81,21 @@ def test_a_video_gives_no_more_frames_than_it_has(
 def test_one_frame_is_enough_for_a_rate() -> None:
     """A single frame has no spacing."""
     assert counted(1) == 1
+
+
+@given(times_of_any_rate, st.data())
+def test_moved_frames_stay_in_order_and_within_half_a_step(
+    times: list[int], data: st.DataObject
+) -> None:
+    """The first one stays; without a move each is where it would be."""
+    count = data.draw(st.integers(2, 12))
+    moves = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=count - 1, max_size=count - 1))
+    chosen = choose_frames(times, count, moves)
+    assert chosen == sorted(chosen)
+    assert chosen[0] == 0
+    span = times[-1] - times[0]
+    for step, (place, move) in enumerate(zip(chosen[1:], moves, strict=True), start=1):
+        by = Fraction(move, 2**64) - Fraction(1, 2)
+        wanted = times[0] + span * (step + by) / (count - 1)
+        assert abs(times[place] - wanted) == min(abs(time - wanted) for time in times)
+    assert choose_frames(times, count, [1 << 63] * (count - 1)) == choose_frames(times, count)
