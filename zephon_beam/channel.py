@@ -14,32 +14,14 @@ entries from. How many it popped says where every slot stands; `settle` writes t
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, replace
 
 from zephon_beam.open_part import OpenPart
-from zephon_beam.pieces import LENGTH_BITS, Piece, address_of, make_piece
+from zephon_beam.pieces import LENGTH_BITS, Piece, address_of
 from zephon_beam.quarantine_budget import QuarantineBudget
 from zephon_beam.sequences import PartKey, SequencePart
+from zephon_beam.slots import FREE, Slot, line_up
 from zephon_beam.views import View, Views
-
-FREE = -1
-"""Chunk number of a slot that has not opened a chunk yet."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Slot:
-    """One open chunk and the place in it."""
-
-    number: int = FREE
-    part: int = 0
-    document: int = 0
-    offset: int = 0
-    """Place in the part: next document, tokens of it that were taken."""
-    opened: OpenPart | None = field(default=None, compare=False)
-    counted: tuple[int, int] = (0, 0)
-    """Document and offset up to which the counters have been brought."""
-    last: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -148,7 +130,8 @@ class Channel:
         self.settle()
         while self.slots:
             if self.slots[self.turn].opened is not None:
-                self._line_up()
+                self.queue += line_up(self._in_turn())
+                self._lined_up = len(self.queue)
                 return True
             if not self._open(self.slots[self.turn]):
                 return False
@@ -167,7 +150,7 @@ class Channel:
         """
         rounds, place = divmod(self._lined_up - len(self.queue) - 1, len(self.slots))
         slot = self.slots[(self.turn + place) % len(self.slots)]
-        opened, document = _opened(slot), slot.document + rounds
+        opened, document = slot.open_part, slot.document + rounds
         address = entry >> LENGTH_BITS
         left = opened.stop_of(document) - address
         is_first = address == opened.bounds[document]
@@ -198,7 +181,7 @@ class Channel:
                     slot.document += rounds
         if queue:
             slot = self.slots[self.turn]
-            slot.offset = address_of(queue[-1]) - _opened(slot).bounds[slot.document]
+            slot.offset = address_of(queue[-1]) - slot.open_part.bounds[slot.document]
         if taken:
             for slot in slots:
                 opened = slot.opened
@@ -237,37 +220,6 @@ class Channel:
         self.turn = turn
         self.slots = list(slots)
         self._counters = replace(counters)
-
-    def _line_up(self) -> None:
-        """Fill the queue up to where a slot has to open a part; this slot has one open.
-
-        A part that holds documents set aside ends the queue when it ends, by a marked entry: then
-        the budget is judged, before anything else is taken.
-        """
-        slots = self._in_turn()
-        count = len(slots)
-        ends = []
-        for place, slot in enumerate(slots):
-            opened = slot.opened
-            if opened is None:
-                ends.append(place)
-                break
-            end = (opened.count - slot.document) * count + place
-            ends.append(end - count + 1 if opened.holds_quarantined else end)
-        rounds, more = divmod(min(ends), count)
-        entries: list[Piece] = []
-        if rounds:
-            runs = [_opened(slot).entries[slot.document : slot.document + rounds] for slot in slots]
-            entries += chain.from_iterable(zip(*runs, strict=True))
-        entries += [_opened(slot).entries[slot.document + rounds] for slot in slots[:more]]
-        if slots[0].offset:
-            first = slots[0]
-            entries[0] = make_piece(_opened(first).bounds[first.document] + first.offset, 0)
-        if _opened(slots[more - 1]).holds_quarantined:
-            entries[-1] = make_piece(address_of(entries[-1]), 0)
-        entries.reverse()
-        self.queue += entries
-        self._lined_up = len(entries)
 
     def _in_turn(self) -> list[Slot]:
         """Return the slots in the order of their turns."""
@@ -329,10 +281,3 @@ class Channel:
         slot.opened = OpenPart(part, self._views, seq_len=self._seq_len, overlong=self._overlong)
         slot.counted = slot.document, slot.offset
         return True
-
-
-def _opened(slot: Slot) -> OpenPart:
-    """Return the part of a slot that is known to have one open."""
-    if slot.opened is None:
-        raise RuntimeError(f"slot must have an open part, got {slot!r}; this is a bug; report it")
-    return slot.opened

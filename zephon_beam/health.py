@@ -2,12 +2,12 @@
 
 from math import gcd
 
-from zephon_beam.channel import FREE
 from zephon_beam.errors import CorruptObjectError, SourceError
 from zephon_beam.heads import Heads
 from zephon_beam.lane_state import DatasetState, LaneState
 from zephon_beam.manifest import Manifest
 from zephon_beam.position import Position
+from zephon_beam.slots import FREE
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
 

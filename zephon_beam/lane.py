@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from zephon_beam.channel import Channel, Slot
+from zephon_beam.channel import Channel
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.lane_state import BinState, DatasetState, LaneState, SlotState
 from zephon_beam.mixing import Mixer
@@ -24,6 +24,7 @@ from zephon_beam.quarantine_budget import QuarantineBudget
 from zephon_beam.rows import build_samples
 from zephon_beam.sequences import PartKey, SequencePart
 from zephon_beam.shard import Samples
+from zephon_beam.slots import Slot
 from zephon_beam.views import Views
 
 

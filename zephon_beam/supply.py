@@ -11,13 +11,14 @@ from fractions import Fraction
 
 from zephon_beam.carry import WaitingPart
 from zephon_beam.catalog.table import Catalog
-from zephon_beam.channel import FREE, DatasetCounters
+from zephon_beam.channel import DatasetCounters
 from zephon_beam.chunk_order import ChunkOrder
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.lane_state import DatasetState, LaneState, SlotState
 from zephon_beam.mixing import Mixer
 from zephon_beam.plan import LanePlan, SupplyEntry
 from zephon_beam.sample_order import SampleOrder
+from zephon_beam.slots import FREE
 
 _FIRST_BYTES_PER_TOKEN = 4.0
 """Before anything was read; byte-level tokenizers on prose and code take 3 to 5."""
