@@ -29,6 +29,7 @@ from tests.clips import (
     write_clip,
 )
 from tests.pipelines.small_streams import tree
+from transforms import decode_media, probe_media
 from transforms.media import items
 from transforms.stream_job import StreamJob
 from zephon_beam.errors import BadRecordError, DriftError, RecipeError
@@ -569,6 +570,18 @@ def test_other_libraries_are_refused(
     monkeypatch.setattr(av, "__version__", "18.0.0")
     with pytest.raises(DriftError, match=r"media libraries: expected av 17.*found av 18"):
         run_stream(corpus, whole)
+
+
+@pytest.mark.parametrize("stage", [probe_media._ProbeParts, decode_media._DecodeShards])
+def test_a_worker_with_other_libraries_does_not_start(
+    stage: Any, corpus: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines of a cluster may differ from the one that launches."""
+    job = StreamJob(stream=str(whole), advance=0, recipe=load_recipe(corpus), roots=("",) * 5)
+    stage(job).setup()
+    monkeypatch.setattr(av, "__version__", "18.0.0")
+    with pytest.raises(DriftError, match="media libraries: expected av 17"):
+        stage(job).setup()
 
 
 @pytest.mark.parametrize(
