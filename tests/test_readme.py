@@ -71,7 +71,7 @@ def test_trainer_code_reads_the_demo_stream(demo: dict[str, Any]) -> None:
 
 def test_the_recipe_and_the_function_make_a_stream(tmp_path: Path) -> None:
     """Both run as they stand, over data of ours."""
-    (text,), (code, served) = code_blocks("yaml"), code_blocks("py")
+    (text, media), (code, served) = code_blocks("yaml"), code_blocks("py")
     (tmp_path / "recipe.yaml").write_text(text)
     (tmp_path / "clean.py").write_text(code)
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER_FILE.read_bytes())
@@ -82,6 +82,8 @@ def test_the_recipe_and_the_function_make_a_stream(tmp_path: Path) -> None:
     pq.write_table(pa.table({"content": ["x = 1"] * 400}), tmp_path / "data/code/a.parquet")
     recipe = load_recipe(str(tmp_path / "recipe.yaml"))
     assert recipe.dataset_names == ("web", "code")
+    (tmp_path / "media.yaml").write_text("name: m\ntokenizer: {path: tokenizer.json}\n" + media)
+    assert load_recipe(str(tmp_path / "media.yaml")).dataset_names == ("clips",)
     once = text.replace("weight: 0.7", "weight: 0.7\n    passes: 1")
     once = once.replace("weight: 0.3", "weight: 0.3, passes: 1")
     (tmp_path / "once.yaml").write_text(once)
