@@ -4,6 +4,8 @@ import base64
 import gzip
 import io
 import json
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -392,6 +394,33 @@ def test_pixels_cross_no_shuffle(corpus: Path, whole: Path) -> None:
     assert not [step for step in behind if "Group" in step or "Shuffle" in step]
     before = [step for step in steps[:decode] if step.startswith("SpreadShards")]
     assert before
+
+
+_WITHOUT = """
+import sys
+sys.modules["av"] = sys.modules["PIL"] = None
+from pipelines.run import run_stream
+from zephon_beam.errors import RecipeError
+folder = sys.argv[1]
+assert run_stream(f"{folder}/text.yaml", f"{folder}/text")["finished"]
+try:
+    run_stream(f"{folder}/recipe.yaml", f"{folder}/media")
+except RecipeError as error:
+    print(error)
+"""
+
+
+def test_text_needs_no_decoders_and_media_say_what_they_need(tmp_path: Path) -> None:
+    """The extra `video` is for recipes with media alone."""
+    recipe = small(tmp_path, [document(0)])
+    (tmp_path / "lines" / "0.txt").write_text("Some text.")
+    text = recipe.read_text().replace("lines/*.jsonl, content: parts", "lines/*.txt, format: text")
+    text = "".join(line for line in text.splitlines(keepends=True) if line[:6] != "media:")
+    (tmp_path / "text.yaml").write_text(text)
+    command = [sys.executable, "-c", _WITHOUT, str(tmp_path)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "media must be decoded by PyAV and Pillow, which are not installed" in found.stdout
+    assert "extra `video`" in found.stdout
 
 
 def test_text_streams_have_neither_stage(tmp_path: Path, corpus: Path) -> None:

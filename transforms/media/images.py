@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from transforms.media.decoded import Pixels
 from transforms.media.files import check_pixels, said
-from transforms.media.scaling import Pixels
 from zephon_beam.media.content import MediaFault
 
 _ORIENTATION = 0x0112

@@ -9,38 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from transforms.media.decoded import DecodedItem, MediaItem, Pixels
 from transforms.media.files import open_media
 from transforms.media.images import image_pixels, image_size
-from transforms.media.scaling import Pixels, scale_frame, scale_pixels
+from transforms.media.scaling import scale_frame, scale_pixels
 from transforms.media.videos import Video, open_video
 from zephon_beam.keyed import Field, keyed_bound, keyed_int, keyed_ints
 from zephon_beam.media.content import ContentPart, MediaFault, MediaPart, TextPart, parse_content
 from zephon_beam.media.frames import choose_frames, count_frames
-from zephon_beam.media.presets import Geometry, SizeError, fit, grid, token_count
+from zephon_beam.media.presets import SizeError, fit, grid, token_count
 from zephon_beam.recipe_media import MediaRecipe
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MediaItem:
-    """What an image or a video is in a row."""
-
-    is_video: bool
-    frame_count: int
-    geometry: Geometry
-    grid: tuple[int, int, int]
-    """Patches along time, height and width."""
-    tokens: int
-    """Placeholders that stand for it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecodedItem:
-    """An item and its pixels; black where decoding failed."""
-
-    item: MediaItem
-    pixels: Pixels
-    """uint8 [frames, height, width, 3]."""
-    failure: MediaFault | None = None
 
 
 def probe_item(part: MediaPart, root: str, media: MediaRecipe) -> MediaItem:

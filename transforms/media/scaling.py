@@ -4,11 +4,9 @@ from typing import Any
 
 import av
 import numpy as np
-import numpy.typing as npt
 
+from transforms.media.decoded import Pixels
 from zephon_beam.media.content import MediaFault
-
-Pixels = npt.NDArray[np.uint8]
 
 _BICUBIC, _FULL_CHROMA_INTERPOLATION, _FULL_CHROMA_INPUT = 1 << 2, 1 << 13, 1 << 14
 _ACCURATE_ROUNDING, _BIT_EXACT = 1 << 18, 1 << 19

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transforms.media.items import DecodedItem
+from transforms.media.decoded import DecodedItem
 from zephon_beam.media.columns import IMAGE, ITEM_COLUMNS, VIDEO, MediaColumns
 from zephon_beam.shard import Array, Samples
 from zephon_beam.sources.documents import Quarantined

@@ -24,8 +24,8 @@ from tests.clips import (
     text_part,
     write_clip,
 )
+from transforms.media.decoded import DecodedItem
 from transforms.media.items import (
-    DecodedItem,
     decode_document,
     decode_item,
     probe_document,
