@@ -27,8 +27,9 @@ from zephon_beam.media.presets import square_pixels
 MOST_PACKETS = 1 << 18
 """Of one video: more than two hours at 30 frames a second."""
 
-_CONTAINERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,ogg,flv,asf,ivf,gif,h264,hevc,m4v"
-"""Formats that hold their own data; a playlist could name files anywhere."""
+_CONTAINERS = "mov,matroska,avi,mpegts,mpeg,ogg,flv,asf,ivf,gif"
+"""Formats that hold their own data, for a playlist could name files anywhere, and in which FFmpeg
+can seek; bare streams of H.264 and the like have neither times nor places."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

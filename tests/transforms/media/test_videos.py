@@ -55,6 +55,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "transport_stream": ("a.ts", {"frames": 20}),
     "avi": ("a.avi", {"codec": "mpeg4", "b_frames": 0, "frames": 20}),
     "avi_without_times": ("a.avi", {"frames": 20}),
+    "quicktime": ("a.mov", {"frames": 20}),
+    "flash": ("a.flv", {"frames": 20}),
+    "windows_media": ("a.wmv", {"codec": "wmv2", "b_frames": 0}),
+    "ivf": ("a.ivf", {"codec": "libvpx-vp9", "frames": 8}),
+    "gif": ("a.gif", {"codec": "gif", "pixel_format": "rgb8"}),
     "webm": ("a.webm", {"codec": "libvpx-vp9", "frames": 8}),
     "lossless": ("a.mkv", {"codec": "ffv1", "pixel_format": "yuv444p", "height": 33, "width": 51}),
     "ten_bits": ("a.mp4", {"pixel_format": "yuv420p10le"}),
@@ -247,7 +252,9 @@ def test_only_containers_that_hold_their_own_data_are_read(tmp_path: Path) -> No
     (tmp_path / "b.m3u8").write_text("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:1,\na.ts\n")
     (tmp_path / "b.ffconcat").write_text("ffconcat version 1.0\nfile a.ts\n")
     write_clip(tmp_path / "b.nut", codec="mpeg4", b_frames=0)
-    assert [reason(tmp_path / f"b.{kind}") for kind in ("m3u8", "ffconcat", "nut")] == ["video"] * 3
+    write_clip(tmp_path / "b.h264")
+    kinds = ("m3u8", "ffconcat", "nut", "h264")
+    assert [reason(tmp_path / f"b.{kind}") for kind in kinds] == ["video"] * len(kinds)
 
 
 def test_limits_count_packets_and_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
