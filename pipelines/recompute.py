@@ -54,7 +54,7 @@ def recompute_lost(
         )
         lanes = planner.plan_again(
             heads_before(store, manifest, lost),
-            {lane: shards[-1] for lane, shards in lost.items()},
+            lost,
             advance_bytes=advance_bytes << tries,
         )
         numbers = numbered(store, _FOLDER, recompute_name)
@@ -66,7 +66,12 @@ def recompute_lost(
         )
         # Of two drivers the loser runs the winner's plan.
         store.put_if_absent(plan.name, encode_plan(plan), lambda _stored, _computed: True)
-        run_plan(read_plan(store, manifest, plan.name))
+        try:
+            run_plan(read_plan(store, manifest, plan.name))
+        except Exception:
+            # A twin may have done the same and dropped the plan, which this job could not read.
+            if store.exists(plan.name):
+                raise
         for number in numbers:
             store.delete(recompute_name(number))
         jobs += 1

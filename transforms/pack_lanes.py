@@ -190,11 +190,12 @@ class _PackLane(beam.DoFn):
             part = message.part
             if part is not None and process.offer(part):
                 offered[part.key] = message
-        last = self._plan.lane(lane).last_shard
+        wanted = self._plan.lane(lane).wanted_shards
         for draft in process.take_shards():
-            if last is not None and draft.shard > last:
+            if wanted is not None and draft.shard > wanted[1]:
                 break
-            yield self._commit(draft)
+            if wanted is None or draft.shard >= wanted[0]:
+                yield self._commit(draft)
         parts.clear()
         left = [offered[key] for key in process.waiting()]
         for message in left:

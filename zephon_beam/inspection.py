@@ -110,7 +110,7 @@ def deleted_tokens(store: Store, manifest: Manifest, lane: LaneListing) -> IntAr
         name = state_name(lane.lane, lane.first - 1)
         raise CorruptObjectError(
             f"{name} must exist before the first shard that is kept, found none; the tokens before "
-            "it cannot be counted; restore it from a copy"
+            "it cannot be counted; run the recipe again, which makes it again"
         ) from error
 
 

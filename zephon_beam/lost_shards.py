@@ -13,7 +13,8 @@ from zephon_beam.supply import LaneHead
 def find_lost(store: Store, manifest: Manifest, heads: Sequence[LaneHead]) -> dict[int, list[int]]:
     """Find what is missing of the shards, and the states after them, that each lane counts.
 
-    Those that were deleted on purpose are not lost. Costs two listings a lane.
+    Those that were deleted on purpose are not lost, but the state that was kept before the first
+    shard is, if it is missing; its shard then counts as lost. Costs two listings a lane.
 
     Args:
         store: of the stream.
@@ -26,18 +27,20 @@ def find_lost(store: Store, manifest: Manifest, heads: Sequence[LaneHead]) -> di
     Raises:
         CorruptObjectError: where the stream begins is unknown.
     """
-    present = {head.lane: _whole(store, head.lane) for head in heads}
+    present = {head.lane: _numbers(store, head.lane) for head in heads}
     # Read after the listings: whoever deletes on purpose says so before.
     first = read_first_shards(store, manifest.lanes)
-    lost = {
-        head.lane: [
-            shard
-            for shard in range(first[head.lane], -(-head.samples // manifest.samples_per_shard))
-            if shard not in present[head.lane]
-        ]
-        for head in heads
-    }
-    return {lane: shards for lane, shards in lost.items() if shards}
+    lost = {}
+    for head in heads:
+        shards, states = present[head.lane]
+        kept = first[head.lane]
+        end = -(-head.samples // manifest.samples_per_shard)
+        missing = [n for n in range(kept, end) if n not in shards or n not in states]
+        if kept and kept - 1 not in states:
+            missing.insert(0, kept - 1)
+        if missing:
+            lost[head.lane] = missing
+    return lost
 
 
 def heads_before(
@@ -51,8 +54,8 @@ def heads_before(
     )
 
 
-def _whole(store: Store, lane: int) -> set[int]:
-    """Return the numbers of the shards of a lane that exist together with their state."""
+def _numbers(store: Store, lane: int) -> tuple[set[int], set[int]]:
+    """Return the numbers of the shards and of the lane states of a lane."""
     shards = numbered(store, lane_folder("shards", lane), lambda n: shard_name(lane, n))
     states = numbered(store, lane_folder("state", lane), lambda n: state_name(lane, n))
-    return set(shards) & set(states)
+    return set(shards), set(states)

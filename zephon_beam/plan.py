@@ -38,8 +38,8 @@ class LanePlan:
     head_number: int
     """Advance of the carry or shard of the state; -1 for none."""
     supply: tuple[SupplyEntry, ...]
-    last_shard: int | None = None
-    """In a plan that recomputes: the last shard that is wanted."""
+    wanted_shards: tuple[int, int] | None = None
+    """In a plan that recomputes: the first and the last shard that is wanted."""
 
     @property
     def head_name(self) -> str | None:
@@ -115,9 +115,9 @@ def decode_plan(data: bytes, name: str) -> Plan:
 
 def _lane_to_json(entry: LanePlan) -> dict[str, Any]:
     supply = [[s.dataset, s.number, s.first_part, s.part_count] for s in entry.supply]
-    last = {} if entry.last_shard is None else {"last_shard": entry.last_shard}
+    wanted = {} if entry.wanted_shards is None else {"wanted_shards": list(entry.wanted_shards)}
     head = [entry.head_kind, entry.head_number]
-    return {"lane": entry.lane, "head": head, **last, "supply": supply}
+    return {"lane": entry.lane, "head": head, **wanted, "supply": supply}
 
 
 def _lane_from_json(entry: Any) -> LanePlan:
@@ -126,10 +126,11 @@ def _lane_from_json(entry: Any) -> LanePlan:
         SupplyEntry(dataset=d, number=n, first_part=first, part_count=count)
         for d, n, first, count in entry["supply"]
     )
+    wanted = entry.get("wanted_shards")
     return LanePlan(
         lane=entry["lane"],
         head_kind=kind,
         head_number=number,
         supply=supply,
-        last_shard=entry.get("last_shard"),
+        wanted_shards=None if wanted is None else (wanted[0], wanted[1]),
     )

@@ -124,20 +124,20 @@ class SupplyPlanner:
         return tuple(plans)
 
     def plan_again(
-        self, heads: Sequence[LaneHead], last_shards: Mapping[int, int], *, advance_bytes: int
+        self, heads: Sequence[LaneHead], lost: Mapping[int, Sequence[int]], *, advance_bytes: int
     ) -> tuple[LanePlan, ...]:
         """Return the supply that makes lost shards again.
 
         Args:
             heads: older states to start from, of the lanes that lost shards.
-            last_shards: the last lost shard of each lane.
+            lost: numbers of the lost shards of each lane, in increasing order.
             advance_bytes: source bytes that the whole job may supply, roughly.
         """
         ratios, self._expansions = self._bytes_per_token(heads), self._expansion(heads)
         size = self._config.samples_per_shard
         plans = []
         for head in heads:
-            last = last_shards[head.lane]
+            first, last = lost[head.lane][0], lost[head.lane][-1]
             missing = (last + 1) * size - head.packed_samples
             supply = self._supply(head, advance_bytes // len(heads), missing, ratios)
             plans.append(
@@ -146,7 +146,7 @@ class SupplyPlanner:
                     head_kind=head.kind,
                     head_number=head.number,
                     supply=supply,
-                    last_shard=last,
+                    wanted_shards=(first, last),
                 )
             )
         return tuple(plans)

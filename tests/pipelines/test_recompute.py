@@ -4,9 +4,11 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pipelines.run as driver
 from pipelines.run import run_stream
 from tests.pipelines.small_streams import SHARD_SAMPLES, SmallStream, run, tree
 from zephon_beam.consumers import Consumer, encode_consumer
@@ -16,6 +18,7 @@ from zephon_beam.layout import consumer_name, shard_name, state_name
 from zephon_beam.manifest import read_manifest
 from zephon_beam.retention import delete_garbage, find_garbage
 from zephon_beam.store.base import open_store
+from zephon_beam.verification import verify_stream
 
 
 def copy(stream: SmallStream, folder: Path) -> Path:
@@ -33,7 +36,7 @@ def lose(stream: Path, names: Sequence[str]) -> None:
 def plan_lanes(stream: Path) -> dict[int, int]:
     """Return the last shard that the newest plan makes again, by lane."""
     plan = json.loads(max((stream / "recompute").iterdir()).read_text())
-    return {entry["lane"]: entry["last_shard"] for entry in plan["lanes"]}
+    return {entry["lane"]: entry["wanted_shards"][1] for entry in plan["lanes"]}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -91,6 +94,53 @@ def test_what_was_deleted_on_purpose_stays_deleted(narrow: SmallStream, tmp_path
     lose(stream, [first])
     run(narrow.recipe, stream)
     assert tree(stream) == kept
+
+
+def test_the_state_before_the_first_shard_that_is_kept_comes_back(
+    narrow: SmallStream, tmp_path: Path
+) -> None:
+    """It is all there is of what was deleted; nothing older comes back with it."""
+    stream = copy(narrow, tmp_path / "s")
+    store = open_store(str(stream))
+    manifest = read_manifest(store)
+    reader = Consumer(name="run", fingerprint="f", position=0, pins={"a": 12 * SHARD_SAMPLES})
+    store.replace(consumer_name("run"), encode_consumer(reader))
+    delete_garbage(store, manifest, find_garbage(store, manifest, [reader]))
+    kept = tree(stream)
+    first = min(name for name in kept if name.startswith("state/lane-00000/"))
+    assert first > state_name(0, 1)
+    lose(stream, [first])
+    assert len(verify_stream(str(stream)).faults) == 1
+    run(narrow.recipe, stream)
+    found = tree(stream)
+    extra = found.keys() - kept.keys()
+    assert extra == {first.replace("state", "shards").replace("avro", "arrow")}
+    assert all(found[name] == digest for name, digest in kept.items())
+    assert verify_stream(str(stream)).faults == ()
+    delete_garbage(store, manifest, find_garbage(store, manifest, [reader]))
+    assert tree(stream) == kept
+
+
+def test_a_twin_that_was_faster_is_no_error(
+    narrow: SmallStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It made the shards, went on, and dropped the plan that this driver was about to run."""
+    stream = copy(narrow, tmp_path / "s")
+    lose(stream, [shard_name(0, 1)])
+    original, calls = driver.run_advance, []
+
+    def overtaken(*args: Any, **options: Any) -> None:
+        calls.append(1)
+        monkeypatch.setattr(driver, "run_advance", original)
+        for shard in (2, 3):
+            run_stream(narrow.recipe, stream)
+            lose(stream, [shard_name(0, shard)])
+        original(*args, **options)
+
+    monkeypatch.setattr(driver, "run_advance", overtaken)
+    run_stream(narrow.recipe, stream)
+    assert calls
+    assert tree(stream) == narrow.tree
 
 
 def test_a_forged_shard_among_them_is_found(narrow: SmallStream, tmp_path: Path) -> None:
