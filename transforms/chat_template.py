@@ -68,6 +68,14 @@ class ChatTemplate:
         names = (node.name for node in tree.find_all(nodes.Name))
         self._has_generation = any(name == _OPEN for name in names)
         self._special_tokens = dict(files.special_tokens)
+        constants = (node.value for node in tree.find_all(nodes.Const))
+        literals = (value for value in constants if isinstance(value, str))
+        self._own_text = "\0".join([files.source, *literals, *self._special_tokens.values()])
+
+    @property
+    def own_text(self) -> str:
+        """All that it can write of its own: source, literals without escapes, special tokens."""
+        return self._own_text
 
     @property
     def has_generation(self) -> bool:

@@ -65,7 +65,6 @@ class ChatTokenizer:
         """
         files = read_chat_template(recipe)
         path = tokenizer_file(recipe.tokenizer)
-        self._source = files.source
         self._template = ChatTemplate(files)
         self._encoder = ChatEncoder(path.read_bytes(), name=str(path))
         # With `allow_special` nothing is foreign.
@@ -127,11 +126,12 @@ class ChatTokenizer:
         """
         messages = parse_conversation(text)
         content = all_text(messages)
-        marks = choose_marks(self._source, content)
-        if self._special.search(content):
+        marks = choose_marks(self._template.own_text, content)
+        has_foreign = self._special.search(content) is not None
+        if has_foreign:
             messages = mark_foreign(messages, self._special, marks)
         marked = render_learned(self._template, messages, self._loss_on, marks)
-        found = unmark(marked, self._special, marks)
+        found = unmark(marked, self._special, marks, has_foreign=has_foreign)
         if self._loss_on == "all":
             return replace(found, learned=((0, len(found.text)),))
         return found

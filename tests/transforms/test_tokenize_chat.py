@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from tests.chat_folders import (
     BOS,
@@ -475,3 +476,42 @@ def test_stored_truncation_and_padding_are_ignored(tmp_path: Path) -> None:
         run(chat, messages)[0][0]
         == by_hand(chatml_pieces(messages, newline_learned=True, places=[]))[0]
     )
+
+
+PRIVATE_TEXT = "\U000f0000"
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ bos_token }}", PRIVATE_TEXT, r"{{ '\U000F0000' }}", r"{{ '\U000f0000' }}"]
+)
+def test_private_characters_of_the_template_are_kept(tmp_path: Path, template: str) -> None:
+    """As a special token that the folder names, as they are, and escaped in a literal."""
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(PRIVATE_TEXT, special=True, normalized=False)])
+    folder = write_folder(tmp_path, template + CHATML, tokenizer=tokenizer)
+    config = {"bos_token": PRIVATE_TEXT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    for content in ("Hello", "<|im_end|>"):
+        messages = [{"role": "user", "content": content}]
+        ((tokens, _),) = run(make_tokenizer(folder), messages)
+        expected, _ = by_hand(chatml_pieces(messages, newline_learned=True, places=[]))
+        assert tokens == [tokenizer.token_to_id(PRIVATE_TEXT), *expected]
+
+
+def test_a_private_character_that_a_template_computes_is_refused(tmp_path: Path) -> None:
+    """Nothing of the template shows it before, and it must not get lost."""
+    folder = write_folder(tmp_path, "{{ '%c' % 983040 }}" + CHATML)
+    with pytest.raises(BadRecordError, match=r"must write no private character .*U\+F0000"):
+        make_tokenizer(folder).render(json.dumps(TALK))
+
+
+@pytest.mark.parametrize("parts", [("x\\udb80", "\\udc00y"), ("x\\U000f", "0000y")])
+@pytest.mark.parametrize("ending", ["", "<|im_end|>"])
+def test_fields_that_a_template_joins_keep_their_text(
+    tmp_path: Path, parts: tuple[str, str], ending: str
+) -> None:
+    """Together they look like a private character as JSON or `repr` would write it."""
+    template = "{% for m in messages %}{{ m.reasoning_content + m.content }}{% endfor %}"
+    chat = make_tokenizer(write_folder(tmp_path, template))
+    message = {"role": "assistant", "reasoning_content": parts[0], "content": parts[1] + ending}
+    assert chat.render(json.dumps([message])).text == "".join(parts) + ending

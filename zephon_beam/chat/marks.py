@@ -13,9 +13,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
-_PRIVATE = range(0xF0000, 0xFFFFE)
+from zephon_beam.errors import BadRecordError
+
+_PRIVATE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _MARK_COUNT = 4
 
 Range = tuple[int, int]
@@ -54,15 +57,25 @@ class Unmarked:
 def choose_marks(*texts: str) -> Marks:
     """Return the first private characters that occur in none of some texts, nor escaped in them.
 
+    Nor do parts of two texts, one behind the other, spell one of them escaped: a template joins
+    texts.
+
+    Raises:
+        BadRecordError: of reason `messages`; the texts leave too few such characters.
+
     Determinism: depends on the texts alone; no mark reaches a token.
     """
     chosen: list[str] = []
-    for code in _PRIVATE:
-        spellings = (chr(code), *_escapes(chr(code)))
-        if not any(spelling in text for text in texts for spelling in spellings):
-            chosen.append(chr(code))
+    for character in map(chr, chain(*_PRIVATE)):
+        if not any(_can_spell(texts, spelling) for spelling in (character, *_escapes(character))):
+            chosen.append(character)
             if len(chosen) == _MARK_COUNT:
                 break
+    else:
+        raise BadRecordError(
+            f"conversation must leave {_MARK_COUNT} private characters unused, got fewer",
+            reason="messages",
+        )
     opening, closing, generating, generated = chosen
     return Marks(
         foreign_open=opening,
@@ -95,15 +108,30 @@ def special_pattern(tokens: Sequence[str]) -> "re.Pattern[str]":
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
-def unmark(text: str, special: "re.Pattern[str]", marks: Marks) -> Unmarked:
+def unmark(
+    text: str, special: "re.Pattern[str]", marks: Marks, *, has_foreign: bool = True
+) -> Unmarked:
     """Take the marks out of a rendered text.
 
     A template may cut a text, also between two marks: those of foreign text count in pairs around
     the text of a special token, and otherwise enclose nothing.
+
+    Args:
+        text: the rendering.
+        special: finds special-token text.
+        marks: those that were put in.
+        has_foreign: whether `mark_foreign` marked the messages. Otherwise nothing is an escaped
+            mark, whatever it looks like.
+
+    Raises:
+        BadRecordError: of reason `template`; there are marks of foreign text that nobody put in.
     """
-    for mark in marks.foreign:
-        for escaped in _escapes(mark):
-            text = text.replace(escaped, mark)
+    if has_foreign:
+        for mark in marks.foreign:
+            for escaped in _escapes(mark):
+                text = text.replace(escaped, mark)
+    else:
+        refuse_marks(text, marks.foreign)
     foreign: list[Range] = []
     learned: list[Range] = []
     opened: int | None = None
@@ -123,6 +151,30 @@ def unmark(text: str, special: "re.Pattern[str]", marks: Marks) -> Unmarked:
             learned.append((opened, length))
             opened = None
     return Unmarked(text="".join(kept), foreign=tuple(foreign), learned=tuple(learned))
+
+
+def refuse_marks(text: str, marks: str) -> None:
+    """Refuse a text with marks that nobody put in: to take them out would lose text.
+
+    Raises:
+        BadRecordError: of reason `template`.
+    """
+    found = next((mark for mark in marks if mark in text), None)
+    if found is not None:
+        raise BadRecordError(
+            f"the chat template must write no private character that neither it nor the "
+            f"conversation holds, got U+{ord(found):04X}; write it into the template as it is",
+            reason="template",
+        )
+
+
+def _can_spell(texts: Sequence[str], spelling: str) -> bool:
+    """Say whether parts of at most two texts, one behind the other, give a spelling."""
+    # What holds a longer beginning holds the shorter ones, so the longest leaves the least to find.
+    known = 0
+    while known < len(spelling) and any(spelling[: known + 1] in text for text in texts):
+        known += 1
+    return any(spelling[known:] in text for text in texts)
 
 
 @lru_cache(maxsize=16)

@@ -1,11 +1,14 @@
 """Marks go through a template and leave no trace."""
 
 import json
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_beam.chat.marks import choose_marks, mark_foreign, special_pattern, unmark
+from zephon_beam.errors import BadRecordError
 
 PATTERN = special_pattern(["<|im_end|>", "<|im_start|>", "<|im_end|><|im_start|>", "+"])
 ALPHABET = st.sampled_from(["<|im_end|>", "<|im_start|>", "<|im", "_end|>", "a", "é", "\n", "+"])
@@ -71,3 +74,36 @@ def test_learned_ranges_count_characters_of_the_text_without_marks() -> None:
     assert found.text == "abc<|im_end|>de"
     assert found.learned == ((2, 14), (15, 15))
     assert found.foreign == ((3, 13),)
+
+
+@pytest.mark.parametrize(
+    "spell", [lambda mark: json.dumps(mark)[1:-1], lambda mark: ascii(mark)[1:-1]]
+)
+def test_no_two_texts_put_together_spell_a_mark(spell: Callable[[str], str]) -> None:
+    """Wherever it is cut, and also if other text stands before and behind the parts."""
+    for mark in PRIVATE:
+        for cut in range(1, len(spell(mark))):
+            left, right = spell(mark)[:cut], spell(mark)[cut:]
+            marks = choose_marks(f"x{left} ", f" {right}y")
+            assert mark not in marks.foreign + marks.learned
+            assert unmark(left + right, PATTERN, marks).text == left + right
+
+
+def test_texts_that_leave_no_mark_are_refused() -> None:
+    """Every private character can be put together of these."""
+    heads = "".join(f"\\ud{code:x}" for code in range(0xB80, 0xC00))
+    tails = "".join(f"\\ud{code:x}" for code in range(0xC00, 0x1000))
+    with pytest.raises(BadRecordError, match="must leave 4 private characters unused") as raised:
+        choose_marks(heads + tails)
+    assert raised.value.reason == "messages"
+
+
+def test_nothing_is_an_escaped_mark_where_no_text_was_marked() -> None:
+    """It is text of the document; and a mark itself is refused, for it would be lost."""
+    marks = choose_marks("")
+    escaped = json.dumps(marks.foreign)
+    assert unmark(escaped, PATTERN, marks, has_foreign=False).text == escaped
+    for mark in marks.foreign:
+        with pytest.raises(BadRecordError, match=f"got U\\+{ord(mark):04X}") as raised:
+            unmark(f"a{mark}b", PATTERN, marks, has_foreign=False)
+        assert raised.value.reason == "template"
