@@ -13,13 +13,17 @@ That holds only while the rendering of more messages begins with that of fewer.
 from collections.abc import Sequence
 from typing import Protocol
 
-from zephon_beam.chat.marks import Marks
+from zephon_beam.chat.marks import Marks, refuse_marks
 from zephon_beam.chat.messages import Message, assistant_places
 from zephon_beam.errors import BadRecordError
 
 _REPAIR = (
     "put what the assistant writes between {% generation %} and {% endgeneration %} in the chat "
     "template, which then says itself what is learned"
+)
+_REPAIR_LAST = (
+    "let the chat template write earlier messages alike whatever follows, or set chat.loss_on: "
+    "assistant"
 )
 
 
@@ -61,6 +65,8 @@ def render_learned(
     Determinism: depends on the arguments alone.
     """
     text = template.render(messages, marks)
+    if not template.has_generation:
+        refuse_marks(text, marks.learned)
     places = assistant_places(list(messages))
     if loss_on == "last_assistant":
         places = places[-1:]
@@ -68,8 +74,7 @@ def render_learned(
         return _without_learned(text, marks)
     if template.has_generation:
         if loss_on == "last_assistant":
-            earlier = template.render(messages[: places[0]], marks) if places[0] else ""
-            return _without_first(text, earlier.count(marks.learned_open), marks)
+            return _last_alone(template, messages, places[0], text, marks)
         return text
     pieces = []
     done = 0
@@ -109,7 +114,32 @@ def _without_learned(text: str, marks: Marks) -> str:
     return text.replace(marks.learned_open, "").replace(marks.learned_close, "")
 
 
-def _without_first(text: str, count: int, marks: Marks) -> str:
-    """Take away the first pairs of marks."""
-    text = text.replace(marks.learned_open, "", count)
-    return text.replace(marks.learned_close, "", count)
+def _last_alone(
+    template: Template, messages: Sequence[Message], place: int, text: str, marks: Marks
+) -> str:
+    """Take away the marks of what stands before the last message of the assistant."""
+    earlier = template.render(messages[:place], marks) if place else ""
+    shared = _without_learned(earlier, marks)
+    if _without_learned(text, marks).startswith(shared):
+        return _learned_behind(text, len(shared), marks)
+    # What differs may lie behind all that is learned, such as an end of the conversation.
+    said = earlier[: earlier.rfind(marks.learned_close) + 1]
+    if text.startswith(said) and (said or not assistant_places(list(messages[:place]))):
+        return _without_learned(said, marks) + text[len(said) :]
+    raise BadRecordError(
+        f"the assistant's message {place} cannot be found in the rendering: with it the template "
+        f"writes the ones before otherwise; {_REPAIR_LAST}",
+        reason="template",
+    )
+
+
+def _learned_behind(text: str, count: int, marks: Marks) -> str:
+    """Take away the marks among the first characters, which are counted without marks."""
+    end = 0
+    while (further := count + sum(text.count(mark, 0, end) for mark in marks.learned)) != end:
+        end = further
+    head = text[:end]
+    is_open = head.rfind(marks.learned_open) > head.rfind(marks.learned_close)
+    if is_open and text.startswith(marks.learned_close, end):
+        is_open, end = False, end + 1
+    return _without_learned(head, marks) + marks.learned_open * is_open + text[end:]

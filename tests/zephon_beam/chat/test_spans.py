@@ -131,3 +131,72 @@ def test_only_the_turn_that_is_learned_must_be_found() -> None:
     assert [found.text[first:last] for first, last in found.learned] == ["So!"]
     with pytest.raises(BadRecordError, match=r"message 1 cannot be found"):
         render_learned(template, messages, "assistant", MARKS)
+
+
+@dataclass(frozen=True)
+class SaysLast(PlainTemplate):
+    """Says of the last message alone that it is learned, and may write the others otherwise."""
+
+    has_generation: bool = True
+    forgets: bool = False
+
+    def render(
+        self, messages: Sequence[Message], marks: Marks, *, add_generation_prompt: bool = False
+    ) -> str:
+        """Render as `Template` says."""
+        assert not add_generation_prompt
+        quiet = PlainTemplate(ending="")
+        shown = [{**one, "content": ""} if self.forgets else one for one in messages[:-1]]
+        return quiet.render(shown, marks) + "".join(
+            self.message(message, marks) for message in messages[-1:]
+        )
+
+
+def test_the_last_turn_is_learned_if_the_template_says_so_of_it_alone() -> None:
+    """Also if it said so of an earlier one while that was the last."""
+    messages = talk("u:Hi", "a:Yes", "a:So")
+    for loss_on in ("assistant", "last_assistant"):
+        found = unmark(render_learned(SaysLast(), messages, loss_on, MARKS), NOTHING, MARKS)
+        assert found.text == "[user]Hi/[assistant]Yes/[assistant]So/"
+        assert [found.text[first:last] for first, last in found.learned] == ["So/"]
+
+
+def test_an_earlier_turn_that_is_written_otherwise_is_refused_with_the_repair() -> None:
+    """Nobody can say which marks are of the last turn then."""
+    messages = talk("u:Hi", "a:Yes", "a:So")
+    with pytest.raises(BadRecordError, match=r"message 2 cannot be found .*loss_on: assistant"):
+        render_learned(SaysLast(forgets=True), messages, "last_assistant", MARKS)
+
+
+def test_the_last_turn_is_found_before_an_end_of_the_conversation() -> None:
+    """What is written behind all turns differs, what is learned before does not."""
+    template = PlainTemplate(ending="<end>", has_generation=True)
+    messages = talk("u:Hi", "a:Yes", "u:Why", "a:So", "u:Oh")
+    assert learned(template, messages, "last_assistant") == ["So/"]
+    assert learned(template, messages[:2], "last_assistant") == ["Yes/"]
+
+
+def test_a_stretch_over_several_turns_is_learned_from_the_last_one_on() -> None:
+    """Its mark stands before them all."""
+
+    class Joined(PlainTemplate):
+        def render(
+            self, messages: Sequence[Message], marks: Marks, *, add_generation_prompt: bool = False
+        ) -> str:
+            assert not add_generation_prompt
+            said = "".join(message["content"] for message in messages)
+            return f"{marks.learned_open}{said}{marks.learned_close}"
+
+    marked = render_learned(
+        Joined(has_generation=True), talk("a:A", "a:B"), "last_assistant", MARKS
+    )
+    found = unmark(marked, NOTHING, MARKS)
+    assert (found.text, found.learned) == ("AB", ((1, 2),))
+
+
+@pytest.mark.parametrize("loss_on", ["assistant", "all"])
+def test_a_template_that_writes_marks_of_its_own_is_refused(loss_on: str) -> None:
+    """To take them out would lose text."""
+    template = PlainTemplate(ending=MARKS.learned_close)
+    with pytest.raises(BadRecordError, match=r"must write no private character"):
+        render_learned(template, talk("u:Hi", "a:Yes"), loss_on, MARKS)
