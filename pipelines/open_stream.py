@@ -184,14 +184,7 @@ def _create(
     _write_catalogs(job, paths, options)
     catalogs = _open_catalogs(recipe, store)
     for catalog in catalogs:
-        if catalog.chunk_count < recipe.lanes:
-            _LOGGER.warning(
-                "datasets.%s has %d chunks for %d lanes: some lanes start without it, and passes "
-                "overlap; use fewer lanes or a smaller chunk_bytes if that matters",
-                catalog.dataset,
-                catalog.chunk_count,
-                recipe.lanes,
-            )
+        _warn_of_few_chunks(recipe, catalog)
     manifest = _describe(recipe, tokenizer, roots, catalogs, steps)
     # A twin that created the stream first wins; whether it is the same is checked by the caller.
     store.put_if_absent(MANIFEST, encode_manifest(manifest), lambda _stored, _computed: True)
@@ -217,6 +210,33 @@ def _run_catalog_job(job: CatalogJob, options: PipelineOptions) -> None:
     with running_pipeline(options) as pipeline:
         datasets = pipeline | "Datasets" >> beam.Create(range(len(job.formats)), reshuffle=False)
         _ = datasets | "BuildCatalogs" >> BuildCatalogs(job)
+
+
+def _warn_of_few_chunks(recipe: Recipe, catalog: Catalog) -> None:
+    """Say what lanes that keep more chunks open than a pass has make of a data set."""
+    passes = recipe.datasets[catalog.dataset].passes
+    open_chunks = recipe.lanes * recipe.shuffle.interleave
+    at_once = -(-open_chunks // catalog.chunk_count)
+    if passes == 1:
+        if catalog.chunk_count < recipe.lanes:
+            _LOGGER.warning(
+                "datasets.%s has %d chunks for %d lanes: the other lanes never get it, so its "
+                "share is lower; use fewer lanes, or more and smaller files or row groups",
+                catalog.dataset,
+                catalog.chunk_count,
+                recipe.lanes,
+            )
+    elif at_once > 2:
+        _LOGGER.warning(
+            "datasets.%s has %d chunks, and %d lanes keep %d open: up to %d passes are read at "
+            "once, so documents come again long before others have come; use fewer lanes, a "
+            "smaller shuffle.interleave, or more and smaller files or row groups",
+            catalog.dataset,
+            catalog.chunk_count,
+            recipe.lanes,
+            open_chunks,
+            at_once if passes == "repeat" else min(at_once, int(passes)),
+        )
 
 
 def _open_catalogs(recipe: Recipe, store: Store) -> tuple[Catalog, ...]:

@@ -12,7 +12,9 @@ from pipelines.demo_corpus import TOKENIZER_FILE
 from pipelines.run import run_stream
 from tests.pipelines.small_streams import tree
 from zephon_beam.errors import CorruptObjectError, DriftError, RecipeError, SourceError
+from zephon_beam.manifest import read_manifest
 from zephon_beam.recipe_mapping import recipe_from_mapping
+from zephon_beam.store.base import open_store
 from zephon_beam.verification import verify_stream
 
 WORDS = [f"document number {n} says " + "the same thing again " * (n % 7) for n in range(400)]
@@ -162,6 +164,32 @@ def test_an_overtaken_driver_goes_on_where_the_other_one_is(
     facts = run_stream(recipe, stream, until_samples=160, advance_bytes=1)
     assert facts["complete_samples"] >= 160
     assert verify_stream(str(stream)).ok
+
+
+@pytest.mark.parametrize(
+    ("passes", "interleave", "text"),
+    [
+        ("repeat", 64, "up to 4 passes are read at once"),
+        (3, 64, "up to 3 passes are read at once"),
+        ("repeat", 2, ""),
+        (1, 64, ""),
+    ],
+)
+def test_passes_that_overlap_are_warned_of(
+    corpus: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    passes: Any,
+    interleave: int,
+    text: str,
+) -> None:
+    """Lanes that keep more chunks open than there are repeat documents early."""
+    recipe = make_recipe(corpus, dataset={"passes": passes}, shuffle={"interleave": interleave})
+    run_stream(recipe, tmp_path / "stream", until_samples=8)
+    assert read_manifest(open_store(str(tmp_path / "stream"))).datasets[0].chunk_count == 40
+    found = [entry.message for entry in caplog.records if "passes are read" in entry.message]
+    assert len(found) == bool(text)
+    assert all(text in message for message in found)
 
 
 def test_an_endless_search_for_documents_is_refused(corpus: Path, tmp_path: Path) -> None:

@@ -226,7 +226,12 @@ class StreamReader:
         return batch
 
     def close(self) -> None:
-        """Let go of all shards; the reader cannot be read any more, its state still can."""
+        """Let go of all shards; the reader cannot be read any more, its state still can.
+
+        A named reader says that its run is over: nobody waits for it, and its pins stay.
+        """
+        if self._consumer_file is not None and not self._closed:
+            self._consumer_file.tell(self._cursor.next_sample, finished=True)
         self._closed = True
         self._pending.clear()
         self._shards.close()

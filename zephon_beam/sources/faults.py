@@ -6,6 +6,7 @@ from zephon_beam.checks import nearest
 from zephon_beam.errors import BadRecordError, RecipeError, SourceError
 from zephon_beam.sources.documents import Quarantined
 
+_STOPS = "every run would stop here, for no document is skipped silently"
 _LISTED_FIELDS = 20
 _SHOWN_CHARACTERS = 60
 _HOLDS = {
@@ -43,7 +44,7 @@ class RecordFaults:
                 file=error.file,
                 locator=error.locator,
                 reason=error.reason,
-                message=str(error),
+                message=str(error).replace(_STOPS, "it was set aside"),
             )
         )
 
@@ -63,8 +64,7 @@ def bad_record(
         repair: what to do.
     """
     return BadRecordError(
-        f"{file}, {place}: {rule}, got {found}; every run would stop here, for no document is "
-        f"skipped silently; {repair}",
+        f"{file}, {place}: {rule}, got {found}; {_STOPS}; {repair}",
         file=file,
         locator=locator,
         reason=reason,
