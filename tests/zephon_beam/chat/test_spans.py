@@ -168,6 +168,28 @@ def test_an_earlier_turn_that_is_written_otherwise_is_refused_with_the_repair() 
         render_learned(SaysLast(forgets=True), messages, "last_assistant", MARKS)
 
 
+def test_a_turn_that_is_marked_only_once_another_follows_is_not_taken_for_the_last() -> None:
+    """Its marks are the first, though fewer messages have none."""
+
+    class SaysEarlier(PlainTemplate):
+        def render(
+            self, messages: Sequence[Message], marks: Marks, *, add_generation_prompt: bool = False
+        ) -> str:
+            assert not add_generation_prompt
+            earlier = "".join(self.message(message, marks) for message in messages[:-1])
+            return f"{earlier}({messages[-1]['content']})"
+
+    template = SaysEarlier(has_generation=True)
+    with pytest.raises(BadRecordError, match=r"message 2 cannot be found"):
+        render_learned(template, talk("u:Hi", "a:Yes", "a:So"), "last_assistant", MARKS)
+
+
+def test_a_turn_right_before_the_last_leaves_no_empty_stretch() -> None:
+    """Its closing mark stands where the last turn begins."""
+    template = PlainTemplate(ending="", has_generation=True)
+    assert learned(template, talk("u:Hi", "a:Yes", "a:So"), "last_assistant") == ["So/"]
+
+
 def test_the_last_turn_is_found_before_an_end_of_the_conversation() -> None:
     """What is written behind all turns differs, what is learned before does not."""
     template = PlainTemplate(ending="<end>", has_generation=True)
