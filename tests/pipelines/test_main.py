@@ -118,7 +118,7 @@ def complaint(capsys: Capture, words: list[str], status: int = 2) -> str:
         (["verify", "/no/such/place"], "stream must hold stream.json, found none in '/no/such/pla"),
         (
             ["inspect", "s3x://bucket/s"],
-            "stream must be a local path or a file:// URI, got 's3x://",
+            "stream must be a local path or an address that begins with one of file://, gs",
         ),
         (["run", "r.yaml"], "the following arguments are required: --stream"),
         (
