@@ -1,5 +1,6 @@
 """TokenizeDocuments: from documents to flat token arrays."""
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,10 @@ from zephon_beam.sources.documents import Documents, Quarantined
 from zephon_beam.token_framing import frame_token_lists
 from zephon_beam.tokenizer import Array, Framing, Tokenizer, frame_documents
 from zephon_beam.unencodable import encode_or_set_aside
+
+_LOGGER = logging.getLogger(__name__)
+_MANY_CONVERSATIONS = 8
+"""So many that teach nothing are no coincidence."""
 
 
 class TokenizeDocuments(beam.PTransform[Any, Any]):
@@ -65,6 +70,7 @@ class _TokenizeParts(beam.DoFn):
             backend=self._job.backend,
             expected_digest=manifest.tokenizer_digest,
         )
+        self._warned: set[int] = set()
         self._dtype = np.dtype(manifest.token_dtype)
         self._framing = Framing(bos=manifest.bos_id, eos=manifest.eos_id)
         self._has_loss_mask = manifest.has_loss_mask
@@ -178,7 +184,22 @@ class _TokenizeParts(beam.DoFn):
             file_name=partial(self._file_name, dataset),
         )
         self._unlearned.inc(found.unlearned)
+        set_aside = len(documents.quarantined) + len(found.faults)
+        if found.unlearned >= max(_MANY_CONVERSATIONS, len(documents) - set_aside):
+            self._warn_of_unlearned(dataset, found.unlearned)
         return found.tokens, found.offsets, found.loss_mask, found.faults
+
+    def _warn_of_unlearned(self, dataset: int, count: int) -> None:
+        """Say once that conversations teach nothing, which is rarely what was meant."""
+        if dataset not in self._warned:
+            self._warned.add(dataset)
+            _LOGGER.warning(
+                "datasets.%s: none of %d conversations that were read together has a token that is "
+                "learned; check that turns have the role assistant, and chat.loss_on (%s)",
+                self._job.recipe.dataset_names[dataset],
+                count,
+                self._job.recipe.chat.loss_on,
+            )
 
     def _file_name(self, dataset: int, file: int) -> str:
         return self._job.catalogs()[dataset].file_name(file)

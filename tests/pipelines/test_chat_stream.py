@@ -89,6 +89,20 @@ def make_recipe(corpus: Path, **changes: Any) -> Recipe:
     return recipe_from_mapping(mapping, base=str(corpus))
 
 
+@pytest.mark.parametrize(("role", "warns"), [("bot", True), ("assistant", False)])
+def test_conversations_that_teach_nothing_are_warned_of(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, role: str, warns: bool
+) -> None:
+    """Once a data set, however many parts it has; the run goes on."""
+    turns = [{"role": "user", "content": "Hello"}, {"role": role, "content": "the answer"}]
+    write_lines(tmp_path / "talk.jsonl", [{"messages": turns} for _ in range(400)])
+    dataset = {"files": str(tmp_path / "talk.jsonl"), "messages": "messages", "passes": 1}
+    run_stream(make_recipe(corpus, datasets={"talk": dataset}), tmp_path / "stream")
+    found = [entry.message for entry in caplog.records if "is learned" in entry.message]
+    assert len(found) == warns
+    assert all("datasets.talk: none of" in message for message in found)
+
+
 def expected_documents(corpus: Path) -> dict[tuple[int, int], Sequence]:
     """Return what each document must be, by data set and locator: the byte that it begins at."""
     documents = {}
