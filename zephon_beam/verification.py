@@ -300,6 +300,8 @@ class _Verification:
             data = self._store.open_mmap(name)
             header, samples, valid_tokens = decode_shard_and_counts(data, name)
         except (CorruptObjectError, FileNotFoundError) as error:
+            # Its tokens are unknown, and so is what the states behind it ought to say.
+            self._uncounted.add(lane)
             self._fault(str(error))
             return None
         index = number * self._manifest.samples_per_shard

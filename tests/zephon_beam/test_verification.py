@@ -479,3 +479,12 @@ def test_looking_changes_nothing(stream: FakeStream) -> None:
     after = {path: path.stat().st_mtime_ns for path in Path(stream.uri).rglob("*")}
     assert json.dumps(sorted(map(str, before))) == json.dumps(sorted(map(str, after)))
     assert before == after
+
+
+def test_a_shard_that_cannot_be_read_is_one_fault(tmp_path: Path) -> None:
+    """What later states count is not held against it once more."""
+    stream = write_whole_stream(tmp_path, [18, 8], samples_per_shard=2)
+    path = tmp_path / shard_name(0, 1)
+    path.write_bytes(path.read_bytes()[:-20])
+    (fault,) = verify_stream(str(stream.uri)).faults
+    assert fault.startswith("shards/lane-00000/000000001.arrow")
