@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from pipelines.open_stream import OpenStream
 from zephon_beam.errors import CorruptObjectError
-from zephon_beam.heads import numbered
 from zephon_beam.layout import recompute_name
 from zephon_beam.lost_shards import find_lost, heads_before
+from zephon_beam.numbered import numbered
 from zephon_beam.plan import Plan, encode_plan
 from zephon_beam.position import Position, read_plan
 from zephon_beam.supply import SupplyPlanner

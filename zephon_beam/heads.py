@@ -4,22 +4,15 @@ A carry or a state counts only if it is whole and says of itself that it belongs
 this lane and this place. Anything else is as good as missing, which costs time only.
 """
 
-import json
-from collections.abc import Callable
 from functools import cached_property
 
 from zephon_beam.carry import decode_carry_head
 from zephon_beam.errors import CorruptObjectError
+from zephon_beam.lane_listing import read_end
 from zephon_beam.lane_state import LaneState, decode_state
-from zephon_beam.layout import (
-    carry_name,
-    end_name,
-    lane_folder,
-    number_of,
-    shard_name,
-    state_name,
-)
+from zephon_beam.layout import carry_name, lane_folder, state_name
 from zephon_beam.manifest import Manifest
+from zephon_beam.numbered import first_missing, numbered, shard_numbers
 from zephon_beam.retained import read_first_shards
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
@@ -48,16 +41,7 @@ class Heads:
         Raises:
             CorruptObjectError: the object that says so is damaged.
         """
-        name = end_name(lane)
-        try:
-            return int(json.loads(self._store.get(name))["samples"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptObjectError(
-                f"{name} is corrupt: {error}; the lane's length is unknown; delete it and run the "
-                "recipe again"
-            ) from error
+        return read_end(self._store, lane)
 
     def carry(self, lane: int, number: int) -> LaneHead | None:
         """Return a carry as a head, None if it is missing or not to be trusted."""
@@ -145,22 +129,4 @@ class Heads:
 
         Costs a listing of the lane's shards.
         """
-        folder = lane_folder("shards", lane)
-        found = set(numbered(self._store, folder, lambda number: shard_name(lane, number)))
-        shard = self._first_shards[lane]
-        while shard in found:
-            shard += 1
-        return shard
-
-
-def numbered(store: Store, folder: str, namer: Callable[[int], str]) -> list[int]:
-    """Return the numbers of the objects in a folder, in order, passing over foreign files."""
-    found = []
-    for name in store.list(folder):
-        try:
-            number = number_of(name)
-        except ValueError:
-            continue
-        if namer(number) == name:
-            found.append(number)
-    return sorted(found)
+        return first_missing(shard_numbers(self._store, lane), self._first_shards[lane])

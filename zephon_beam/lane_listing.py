@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from zephon_beam.errors import CorruptObjectError, CorruptShardError
-from zephon_beam.layout import end_name, lane_folder, number_of, shard_name
+from zephon_beam.layout import end_name, shard_name
 from zephon_beam.manifest import Manifest
+from zephon_beam.numbered import first_missing, shard_numbers
 from zephon_beam.retained import read_first_shards
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.shard import decode_header
@@ -60,35 +61,21 @@ def list_lanes(
     Objects whose names are not numbers are left out. What was deleted on purpose is read last,
     because whoever deletes says so before.
     """
-    numbers = [_shard_numbers(store, lane) for lane in range(manifest.lanes)]
+    numbers = [shard_numbers(store, lane) for lane in range(manifest.lanes)]
     first = read_first_shards(store, manifest.lanes)
     listings = []
     for lane, length in enumerate(lengths):
         kept = tuple(number for number in numbers[lane] if number >= first[lane])
-        gapless = first[lane]
-        gapless += next((i for i, n in enumerate(kept) if gapless + i != n), len(kept))
         listing = LaneListing(
             lane=lane,
             shards=kept,
             length=length,
             first=first[lane],
-            gapless=gapless,
+            gapless=first_missing(kept, first[lane]),
             committed=0,
         )
         listings.append(replace(listing, committed=_committed(store, manifest, listing)))
     return listings
-
-
-def _shard_numbers(store: Store, lane: int) -> list[int]:
-    numbers = []
-    for name in store.list(lane_folder("shards", lane)):
-        try:
-            number = number_of(name)
-        except ValueError:
-            continue
-        if name == shard_name(lane, number):
-            numbers.append(number)
-    return sorted(numbers)
 
 
 def global_order(listings: list[LaneListing]) -> SampleOrder:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from zephon_beam.heads import Heads, numbered
-from zephon_beam.layout import lane_folder, shard_name, state_name
+from zephon_beam.heads import Heads
 from zephon_beam.manifest import Manifest
+from zephon_beam.numbered import shard_numbers, state_numbers
 from zephon_beam.retained import read_first_shards
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
@@ -27,7 +27,10 @@ def find_lost(store: Store, manifest: Manifest, heads: Sequence[LaneHead]) -> di
     Raises:
         CorruptObjectError: where the stream begins is unknown.
     """
-    present = {head.lane: _numbers(store, head.lane) for head in heads}
+    present = {
+        head.lane: (set(shard_numbers(store, head.lane)), set(state_numbers(store, head.lane)))
+        for head in heads
+    }
     # Read after the listings: whoever deletes on purpose says so before.
     first = read_first_shards(store, manifest.lanes)
     lost = {}
@@ -52,10 +55,3 @@ def heads_before(
         found.last_state(lane, shards[0]) or LaneHead(lane=lane, kind="none", number=-1, state=None)
         for lane, shards in lost.items()
     )
-
-
-def _numbers(store: Store, lane: int) -> tuple[set[int], set[int]]:
-    """Return the numbers of the shards and of the lane states of a lane."""
-    shards = numbered(store, lane_folder("shards", lane), lambda n: shard_name(lane, n))
-    states = numbered(store, lane_folder("state", lane), lambda n: state_name(lane, n))
-    return set(shards), set(states)

@@ -10,9 +10,10 @@ the carry.
 from dataclasses import dataclass
 
 from zephon_beam.errors import DriftError
-from zephon_beam.heads import Heads, numbered
+from zephon_beam.heads import Heads
 from zephon_beam.layout import carry_name, plan_name, shard_name
 from zephon_beam.manifest import Manifest
+from zephon_beam.numbered import numbered
 from zephon_beam.plan import LanePlan, Plan, decode_plan
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.store.base import Store

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zephon_beam.consumers import Consumer
-from zephon_beam.heads import numbered
 from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_end
-from zephon_beam.layout import lane_folder, plan_name, shard_name, state_name
+from zephon_beam.layout import plan_name, shard_name, state_name
 from zephon_beam.manifest import Manifest
+from zephon_beam.numbered import numbered, shard_numbers, state_numbers
 from zephon_beam.position import read_plan
 from zephon_beam.retained import read_first_shards, write_first_shards
 from zephon_beam.sample_order import SampleOrder
@@ -97,7 +97,6 @@ def _samples_before(order: SampleOrder, sample: int, listing: LaneListing) -> in
 
 def _behind(store: Store, lane: int, first: int) -> list[str]:
     """Name the shards before `first`, and the states before the one that `first` starts from."""
-    shards = numbered(store, lane_folder("shards", lane), lambda n: shard_name(lane, n))
-    states = numbered(store, lane_folder("state", lane), lambda n: state_name(lane, n))
-    names = [shard_name(lane, number) for number in shards if number < first]
-    return names + [state_name(lane, number) for number in states if number < first - 1]
+    shards = [number for number in shard_numbers(store, lane) if number < first]
+    states = [number for number in state_numbers(store, lane) if number < first - 1]
+    return [shard_name(lane, n) for n in shards] + [state_name(lane, n) for n in states]
