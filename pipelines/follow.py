@@ -40,49 +40,78 @@ class Follower:
     """Whether to delete what is behind all pins."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    _needed: int = -1
+    """First sample that all pins together keep, as it was when something was deleted last."""
     _beats: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Last beat of each consumer, and when it was first seen."""
     _warned: dict[str, float] = field(default_factory=dict)
     """Silence of each consumer at which it was last reported."""
 
-    def wanted(self) -> int:
+    def wait_for_need(self, complete_samples: int, until: int | None) -> tuple[int, bool]:
+        """Wait until more samples are wanted than there are, deleting what nobody needs.
+
+        Args:
+            complete_samples: that exist.
+            until: samples beyond which none is wanted, None without a limit.
+
+        Returns:
+            (complete samples wanted, whether it took time, in which others may have gone on).
+        """
+        has_waited = False
+        while True:
+            consumers = self._consumers()
+            self._delete_behind(consumers)
+            wanted = self._wanted(consumers or [])
+            wanted = wanted if until is None else min(wanted, until)
+            if complete_samples < wanted:
+                return wanted, has_waited
+            self._report_silent(self._ours(consumers or []))
+            self.sleep(POLL_SECS)
+            has_waited = True
+
+    def clean_up(self) -> None:
+        """Delete what is behind all pins, if that was asked for."""
+        self._needed = -1
+        self._delete_behind(self._consumers())
+
+    def _wanted(self, consumers: list[Consumer]) -> int:
         """Return how many complete samples are wanted now.
 
         Without consumers, `lookahead` from the start, so that the first one finds samples.
         """
-        consumers = self._consumers()
+        consumers = self._ours(consumers)
         reading = [consumer.position for consumer in consumers if not consumer.finished]
         if not reading and consumers:
             return 0
         return min(reading, default=0) + self.lookahead
 
-    def pause(self) -> None:
-        """Delete what nobody needs, then wait a moment; report consumers that are silent."""
-        self.clean_up()
-        self.sleep(POLL_SECS)
-        self._report_silent(self._consumers())
+    def _consumers(self) -> list[Consumer] | None:
+        """Read all consumers; None if one is damaged, which is no reason to stop."""
+        try:
+            return read_consumers(self.store)
+        except CorruptObjectError as error:
+            _LOGGER.warning("consumers are not looked at and nothing is deleted: %s", error)
+            return None
 
-    def clean_up(self) -> None:
-        """Delete what is behind all pins, if that was asked for."""
-        if not self.deletes:
+    def _ours(self, consumers: list[Consumer]) -> list[Consumer]:
+        """Return those whose positions mean samples of this stream."""
+        mark = self.manifest.fingerprint
+        return [consumer for consumer in consumers if consumer.fingerprint == mark]
+
+    def _delete_behind(self, consumers: list[Consumer] | None) -> None:
+        """Delete what is behind the pins of all consumers, if those have moved."""
+        if not self.deletes or consumers is None:
+            return
+        needed = min((consumer.first_needed for consumer in consumers), default=0)
+        if needed == self._needed:
             return
         try:
-            consumers = read_consumers(self.store)
             garbage = find_garbage(self.store, self.manifest, consumers)
         except CorruptObjectError as error:
             _LOGGER.warning("nothing is deleted: %s", error)
             return
         delete_garbage(self.store, self.manifest, garbage)
-
-    def _consumers(self) -> list[Consumer]:
-        """Return the consumers of this stream; a damaged object is no reason to stop."""
-        try:
-            consumers = read_consumers(self.store)
-        except CorruptObjectError as error:
-            _LOGGER.warning("consumers are not looked at: %s", error)
-            return []
-        ours = self.manifest.fingerprint
-        return [consumer for consumer in consumers if consumer.fingerprint == ours]
+        self._needed = needed
 
     def _report_silent(self, consumers: list[Consumer]) -> None:
         now = self.clock()

@@ -121,7 +121,7 @@ def run_stream(
             lookahead=default_lookahead(opened.manifest) if lookahead is None else lookahead,
             deletes=retain == "pins",
         )
-    wanted, is_stale = until, False
+    wanted = until
 
     def report(lane_samples: Sequence[int] | None = None, supplied: float | None = None) -> None:
         counts = lane_samples or [head.samples for head in position.heads]
@@ -164,15 +164,10 @@ def run_stream(
         if is_done:
             break
         if follower is not None:
-            ahead = follower.wanted()
-            wanted = ahead if until is None else min(ahead, until)
-            if position.complete_samples >= wanted:
-                follower.pause()
-                is_stale = True
-                continue
-            if is_stale:
+            wanted, has_waited = follower.wait_for_need(position.complete_samples, until)
+            if has_waited:
                 # Another driver may have gone on meanwhile.
-                position, is_stale = read_position(opened.store, opened.manifest), False
+                position = read_position(opened.store, opened.manifest)
                 continue
         plan = _next_plan(opened, planner, position, advance_bytes, wanted)
         with watched_lanes(opened.store, position, plan, report):
