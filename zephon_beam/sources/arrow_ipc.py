@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zephon_beam.catalog.chunks import count_parts
 from zephon_beam.errors import SourceError
 from zephon_beam.sources.arrow_arrays import (
     check_columns,
@@ -43,15 +42,13 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
         SourceError: the file has no such column, or is damaged.
         DriftError: the file is not that of the catalog.
     """
-    chunk, first, content = part.chunk, part.part * part.part_rows, part.content
+    chunk, content = part.chunk, part.content
+    first, count = part.rows(source.name)
     rows = chunk.stop - chunk.start
-    if not 0 <= part.part < count_parts(rows, part.part_rows):
-        raise ValueError(f"chunk {chunk.chunk} of {source.name} has no part {part.part}")
     place = (source.path, source.version, chunk.row_group, content)
     arrays = _batches.take(place)
     if arrays is None:
         arrays = _load(source, chunk.row_group, rows, content)
-    count = min(part.part_rows, rows - first)
     if first + count < rows:
         _batches.keep(place, arrays)
     stretch = tuple(array[first : first + count] for array in arrays)

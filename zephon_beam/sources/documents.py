@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon_beam.catalog.chunks import Chunk
+from zephon_beam.catalog.chunks import Chunk, count_parts
 from zephon_beam.recipe_datasets import DatasetRecipe
 
 IntArray = npt.NDArray[np.int64]
@@ -153,6 +153,20 @@ class Part:
     content: Content = field(default_factory=Content)
     part_bytes: int = 0
     """Expanded bytes of one part of a file that is read from its start; 0 for other files."""
+
+    def rows(self, file: str) -> tuple[int, int]:
+        """Return (first row within the row group, number of rows) of a part of one.
+
+        Args:
+            file: name of the file, for messages.
+
+        Raises:
+            ValueError: the row group has no such part.
+        """
+        rows, first = self.chunk.stop - self.chunk.start, self.part * self.part_rows
+        if not 0 <= self.part < count_parts(rows, self.part_rows):
+            raise ValueError(f"chunk {self.chunk.chunk} of {file} has no part {self.part}")
+        return first, min(self.part_rows, rows - first)
 
 
 def take_documents(documents: Documents, order: Sequence[int] | IntArray) -> Documents:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zephon_beam.catalog.chunks import count_parts
 from zephon_beam.errors import SourceError
 from zephon_beam.sources.arrow_arrays import (
     check_columns,
@@ -41,14 +40,12 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
         SourceError: the file has no such column, or is damaged.
         DriftError: the file is not that of the catalog.
     """
-    chunk, first, content = part.chunk, part.part * part.part_rows, part.content
-    rows = chunk.stop - chunk.start
-    if not 0 <= part.part < count_parts(rows, part.part_rows):
-        raise ValueError(f"chunk {chunk.chunk} of {source.name} has no part {part.part}")
+    chunk, content = part.chunk, part.content
+    first, count = part.rows(source.name)
     place = (source.path, source.version, chunk.row_group, content, part.part_rows)
     try:
         reader = _take_reader(place, first) or _RowReader(source, chunk.row_group, content)
-        arrays = reader.read(first, min(part.part_rows, rows - first))
+        arrays = reader.read(first, count)
     except pa.ArrowException as error:
         raise _damaged(source.name, chunk.row_group, error) from error
     except OSError as error:
@@ -56,7 +53,7 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
         if error.errno is not None:
             raise
         raise _damaged(source.name, chunk.row_group, error) from error
-    if reader.row < rows:
+    if reader.row < chunk.stop - chunk.start:
         _keep_reader(place, reader)
     first_row = chunk.start + first
     texts, tokens = read_columns(arrays, content, faults, file=source.name, first_row=first_row)
