@@ -12,6 +12,7 @@ import pytest
 from pipelines.engines import processes
 from pipelines.engines.processes import Process, free_ports, is_listening, wait_until
 from tests.pipelines.small_streams import ROOT, environment
+from tests.processes import is_running
 from zephon_beam.errors import ZephonBeamError
 
 pytestmark = pytest.mark.timeout(60)
@@ -23,15 +24,6 @@ from pipelines.engines.processes import Process
 print(Process(["sleep", "600"], Path(sys.argv[1])).pid, flush=True)
 time.sleep(600)
 """
-
-
-def is_running(process: int) -> bool:
-    """Say whether a process exists and is more than an exit status."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.pipelines.small_streams import ROOT, SmallStream, environment, tree
+from tests.processes import is_running
 from zephon_beam.keyed import keyed_int
 
 ADVANCE_SIZES = (1, 24 * 1024, 1 << 27, 1)
@@ -209,15 +210,6 @@ def wait_until(condition: Callable[[], bool]) -> bool:
         assert time.monotonic() < end, "the moment never came"
         time.sleep(0.001)
     return True
-
-
-def is_running(process: int) -> bool:
-    """Say whether a process exists and is more than an exit status."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def children(parent: int) -> set[int]:

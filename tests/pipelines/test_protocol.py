@@ -120,7 +120,12 @@ def test_foreign_files_are_passed_over(corpus: Path, tmp_path: Path) -> None:
     """Network file systems and editors leave files of their own."""
     stream = tmp_path / "stream"
     run_stream(make_recipe(corpus), stream, until_samples=8, advance_bytes=1)
-    for name in ("advances/.nfs0001", "advances/000009.json.bak", "carry/lane-00000/.nfs7"):
+    for name in (
+        "advances/.nfs0001",
+        "advances/000009.json.bak",
+        "advances/9.json",
+        "carry/lane-00000/.nfs7",
+    ):
         (stream / name).touch()
     assert run_stream(make_recipe(corpus), stream, until_samples=80)["complete_samples"] >= 80
 

@@ -70,10 +70,23 @@ def test_only_what_is_lost_is_made_again(narrow: SmallStream, tmp_path: Path) ->
 def test_a_stream_that_goes_on_is_mended_first(narrow: SmallStream, tmp_path: Path) -> None:
     """Then it goes on from its carries, which that has not touched."""
     stream = tmp_path / "s"
+    assert run(narrow.recipe, stream, until_samples=600, advance_bytes=1)["advances"] > 3
+    carries = sorted((stream / "carry").rglob("*.avro"))
+    # The job that makes lost shards again has number 0, too.
+    assert not any(path.stem == "000000" for path in carries)
+    lose(stream, [shard_name(0, 0), shard_name(2, 3), state_name(2, 3)])
+    assert run(narrow.recipe, stream, until_samples=600)["advances"] == 1
+    assert sorted((stream / "carry").rglob("*.avro")) == carries
+    run(narrow.recipe, stream)
+    assert tree(stream) == narrow.tree
+
+
+def test_the_newest_advance_is_run_again_first(narrow: SmallStream, tmp_path: Path) -> None:
+    """It has lost a shard of its own; only then is known what was lost of older ones."""
+    stream = tmp_path / "s"
     assert run(narrow.recipe, stream, until_samples=200, advance_bytes=1)["advances"] > 1
     carries = sorted((stream / "carry").rglob("*.avro"))
     lose(stream, [shard_name(0, 0), shard_name(2, 3), state_name(2, 3)])
-    # The newest advance, which has lost a shard, then what was lost of older ones.
     assert run(narrow.recipe, stream, until_samples=200)["advances"] == 2
     assert sorted((stream / "carry").rglob("*.avro")) == carries
     run(narrow.recipe, stream)

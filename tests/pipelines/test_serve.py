@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.pipelines.small_streams import ROOT, environment, write_recipe
+from tests.processes import is_running
 from zephon_beam.errors import PipelineError, RecipeError, StreamTimeoutError
 from zephon_beam.reader import StreamReader
 from zephon_beam.serve import serve
@@ -32,19 +33,10 @@ def open_reader(stream: object) -> StreamReader:
     return StreamReader(stream, global_batch_size=8, micro_batch_size=8, timeout=DEADLINE_SECS)
 
 
-def runs(pid: int) -> bool:
-    """Say whether a process exists and has not ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def wait_until_gone(pid: int) -> None:
     """Wait until a process has ended."""
     end = time.monotonic() + DEADLINE_SECS
-    while runs(pid):
+    while is_running(pid):
         assert time.monotonic() < end, pid
         time.sleep(0.05)
 
@@ -59,10 +51,10 @@ def test_a_block_reads_what_its_child_computes_and_ends_it(recipe: Path, tmp_pat
     try:
         for _ in range(2):
             with serve(recipe, tmp_path / "stream", lookahead=300) as stream:
-                assert runs(stream.pid)
+                assert is_running(stream.pid)
                 with open_reader(stream) as reader:
                     seen.append([next(reader)["input_ids"].tolist() for _ in range(3)])
-            assert not runs(stream.pid)
+            assert not is_running(stream.pid)
     finally:
         os.chdir(before)
     assert seen[0] == seen[1]
@@ -108,7 +100,7 @@ def test_an_error_of_the_block_is_not_replaced(recipe: Path, tmp_path: Path) -> 
     """And the child is ended."""
     with pytest.raises(KeyError, match="mine"), serve(recipe, tmp_path / "stream") as stream:
         raise KeyError("mine")
-    assert not runs(stream.pid)
+    assert not is_running(stream.pid)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +149,7 @@ def test_the_pipeline_dies_with_a_killed_trainer(recipe: Path, tmp_path: Path, t
     ) as trainer:
         assert trainer.stdout is not None
         pid = int(trainer.stdout.readline())
-        assert runs(pid)
+        assert is_running(pid)
         os.kill(trainer.pid, signal.SIGKILL)
         wait_until_gone(pid)
         os.killpg(trainer.pid, signal.SIGKILL)

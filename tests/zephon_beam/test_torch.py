@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.processes import is_running
 from tests.streams import FakeStream, plan_stream, random_lanes, write_stream
 from zephon_beam.consumers import read_consumer
 from zephon_beam.errors import RecipeError, ResumeError
@@ -363,15 +364,6 @@ def test_no_worker_survives_a_killed_trainer(waiting: "subprocess.Popen[str]") -
     os.kill(waiting.pid, signal.SIGKILL)
     waiting.wait()
     end = time.monotonic() + PATIENCE_SECS
-    while any(_runs(pid) for pid in workers):
+    while any(is_running(pid) for pid in workers):
         assert time.monotonic() < end, workers
         time.sleep(0.1)
-
-
-def _runs(pid: int) -> bool:
-    """Say whether a process exists and has not ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
