@@ -19,7 +19,9 @@ _OPENED = (
     *("java.util.concurrent.atomic", "java.util.concurrent.locks"),
 )
 # Small JVMs that start fast; the sizes of a task manager have to be stated in full, since Flink's
-# own scripts, which would derive them, are not used.
+# own scripts, which would derive them, are not used. Until two heartbeats have failed, a restarted job
+# is sent to the slot of a dead task manager again, and each time is an attempt: they come often, and
+# there are more attempts than the seconds that takes.
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms64m")
 _CONFIGURATION = """\
 jobmanager.rpc.address: localhost
@@ -42,10 +44,11 @@ taskmanager.memory.managed.size: 128m
 taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 192m
 taskmanager.memory.jvm-overhead.max: 192m
-heartbeat.interval: 2000
+heartbeat.interval: 500
+heartbeat.rpc-failure-threshold: 2
 heartbeat.timeout: 30000
 restart-strategy.type: fixed-delay
-restart-strategy.fixed-delay.attempts: 3
+restart-strategy.fixed-delay.attempts: 10
 restart-strategy.fixed-delay.delay: 1 s
 classloader.resolve-order: parent-first
 classloader.check-leaked-classloader: false
