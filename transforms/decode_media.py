@@ -106,7 +106,7 @@ class _DecodeShards(beam.DoFn):
             fingerprint=header.fingerprint,
             lane=header.lane,
             first_sample=header.first_sample,
-            compression=self._job.recipe.shard.compression,
+            compression=self._job.codec,
         )
         yield shard_commit(lane, number, count, state, encoded)
 

@@ -87,7 +87,6 @@ class _PackLane(beam.DoFn):
         self._planned = {
             plan.lane: sum(entry.part_count for entry in plan.supply) for plan in self._plan.lanes
         }
-        self._compression = self._job.recipe.shard.compression
 
     def process(
         self,
@@ -214,7 +213,7 @@ class _PackLane(beam.DoFn):
             fingerprint=config.fingerprint,
             lane=draft.lane,
             first_sample=draft.first_index * config.lanes + draft.lane,
-            compression=self._compression,
+            compression=self._job.codec,
         )
         samples = draft.first_index + len(draft.samples)
         return shard_commit(draft.lane, draft.shard, samples, encode_state(draft.state), shard)

@@ -46,6 +46,11 @@ class StreamJob:
         """Derive the configuration of the lanes."""
         return make_lane_config(self.recipe, self.manifest())
 
+    @property
+    def codec(self) -> str:
+        """How new shards are stored, `none` or `zstd`."""
+        return self.recipe.shard.codec(self.stream)
+
     def plan(self) -> Plan:
         """Read the plan of this advance."""
         namer = recompute_name if self.recomputes else plan_name

@@ -19,6 +19,7 @@ from zephon_beam.checks import (
 )
 from zephon_beam.recipe_datasets import DatasetRecipe
 from zephon_beam.recipe_media import MediaRecipe
+from zephon_beam.store.base import is_remote
 from zephon_beam.weights import canonical_weight, parse_weight
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -217,10 +218,17 @@ class HoldoutRecipe:
 class ShardRecipe:
     """How shards are stored; compression never changes a digest."""
 
-    compression: str = "none"
+    compression: str = "auto"
+    """`auto`: none in folders, which readers map, and zstd in buckets, which they download."""
 
     def __post_init__(self) -> None:
-        require_choice("shard.compression", self.compression, ("none", "zstd"))
+        require_choice("shard.compression", self.compression, ("auto", "none", "zstd"))
+
+    def codec(self, stream: str) -> str:
+        """Return `none` or `zstd` for a stream at an address."""
+        if self.compression != "auto":
+            return self.compression
+        return "zstd" if is_remote(stream) else "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

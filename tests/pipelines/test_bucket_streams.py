@@ -20,6 +20,7 @@ from tests.pipelines.test_golden_stream import RECIPE, STREAM, TREE
 from zephon_beam.errors import DriftError, StoreError
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.reader import StreamReader
+from zephon_beam.shard import decode_shard, encode_shard
 from zephon_beam.store import bucket
 from zephon_beam.store.base import open_store
 from zephon_beam.verification import verify_stream
@@ -29,13 +30,29 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def bucket_tree(stream: str) -> dict[str, str]:
-    """Digest every object that may never differ, byte by byte."""
+    """Digest every object that may never differ, shards as they are in a folder."""
     store = open_store(stream)
     return {
-        name: blake2b(store.get(name), digest_size=16).hexdigest()
+        name: blake2b(as_in_a_folder(name, store.get(name)), digest_size=16).hexdigest()
         for kind in ("shards", "state", "end")
         for name in store.list(f"{kind}/")
     }
+
+
+def as_in_a_folder(name: str, data: bytes) -> bytes:
+    """Return a shard as it is stored without compression, and anything else as it is."""
+    if not name.startswith("shards/"):
+        return data
+    header, samples = decode_shard(data, name)
+    place = {"lane": header.lane, "first_sample": header.first_sample}
+    return encode_shard(samples, fingerprint=header.fingerprint, **place)
+
+
+def packed_shards(stream: str) -> list[bool]:
+    """Say of each shard whether it is compressed."""
+    store = open_store(stream)
+    shards = {name: store.get(name) for name in store.list("shards/")}
+    return [as_in_a_folder(name, data) != data for name, data in shards.items()]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +67,7 @@ def test_the_golden_stream_is_the_same_in_a_bucket(
     facts = run_stream(RECIPE, stream, **run_options)
     assert facts["finished"]
     assert bucket_tree(stream) == TREE
+    assert all(packed_shards(stream))
     assert run_stream(RECIPE, stream)["advances"] == 0
     assert inspect_stream(stream)["samples"] == facts["samples"]
     report = verify_stream(stream)
@@ -72,6 +90,45 @@ def test_sources_in_a_bucket_give_the_samples_of_local_ones(gcs: str, tmp_path: 
     store.replace("notes/c.jsonl", b"")
     with pytest.raises(DriftError, match=r"datasets.notes: 'c.jsonl' is new"):
         run_stream(recipe, stream)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_the_recipe_says_how_shards_are_stored(gcs: str, tmp_path: Path, compression: str) -> None:
+    """In a bucket as in a folder; it changes no digest, so both are one stream."""
+    recipe = with_compression(tmp_path, compression)
+    for stream in (f"{gcs}/s", str(tmp_path / "s")):
+        assert run_stream(recipe, stream)["finished"]
+        assert verify_stream(stream).stream_digest == STREAM
+        assert set(packed_shards(stream)) == {compression == "zstd"}
+        assert bucket_tree(stream) == TREE
+
+
+def test_compression_may_change_while_a_stream_grows(gcs: str, tmp_path: Path) -> None:
+    """Also for shards that are lost and made again; a reader finds no difference."""
+    plain, packed = (with_compression(tmp_path, codec) for codec in ("none", "zstd"))
+    run_stream(RECIPE, tmp_path / "s")
+    expected = read_all(tmp_path / "s")
+    for stream in (f"{gcs}/s", str(tmp_path / "t")):
+        run_stream(plain, stream, until_samples=8, advance_bytes=1)
+        run_stream(packed, stream)
+        assert set(packed_shards(stream)) == {False, True}
+        assert packed_shards(stream)[0] is False
+        open_store(stream).delete("shards/lane-00000/000000000.arrow")
+        run_stream(packed, stream)
+        assert packed_shards(stream)[0] is True
+        report = verify_stream(stream)
+        assert (report.faults, report.stream_digest) == ((), STREAM)
+        assert bucket_tree(stream) == TREE
+        assert read_all(stream) == expected
+
+
+def with_compression(folder: Path, compression: str) -> Path:
+    """Write the golden recipe with a `shard.compression` of its own."""
+    text = RECIPE.read_text().replace("files: corpus/", f"files: {RECIPE.parent}/corpus/")
+    text = text.replace("tokenizer.json", str(RECIPE.parent / "tokenizer.json"))
+    recipe = folder / f"{compression}.yaml"
+    recipe.write_text(f"{text}shard: {{compression: {compression}}}\n")
+    return recipe
 
 
 def read_all(stream: str | Path, **options: Any) -> list[bytes]:

@@ -134,7 +134,7 @@ OTHER: dict[str, list[Any]] = {
     ],
     "media": [],
     "chunk_bytes": [1 << 18, 1 << 20],
-    "shard.compression": ["zstd"],
+    "shard.compression": ["none", "zstd"],
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_beam.errors import RecipeError
-from zephon_beam.recipe import Recipe
+from zephon_beam.recipe import Recipe, ShardRecipe
 from zephon_beam.recipe_datasets import TransformRecipe
 from zephon_beam.recipe_mapping import (
     LocatedMapping,
@@ -459,3 +459,22 @@ def test_a_recipe_knows_whether_it_ends(
         mixing={"when_exhausted": when, "schedule": schedule},
     )
     assert recipe_from_mapping(mapping).endless is endless
+
+
+@pytest.mark.parametrize(
+    ("compression", "stream", "codec"),
+    [
+        ("auto", "/data/s", "none"),
+        ("auto", "file:///data/s", "none"),
+        ("auto", "gs://b/s", "zstd"),
+        ("auto", "s3://b/s", "zstd"),
+        ("auto", "az://b/s", "zstd"),
+        ("none", "gs://b/s", "none"),
+        ("zstd", "/data/s", "zstd"),
+    ],
+)
+def test_shards_are_compressed_where_they_are_downloaded(
+    compression: str, stream: str, codec: str
+) -> None:
+    """Unless the recipe says otherwise."""
+    assert ShardRecipe(compression=compression).codec(stream) == codec

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zephon_beam.media.content import MediaFault, MediaPart, resolve_path
-from zephon_beam.sources.places import OpenFile, RangeStream, is_remote, open_file
+from zephon_beam.sources.places import OpenFile, RangeStream, open_file
+from zephon_beam.store.base import is_remote
 
 MOST_PIXELS = 1 << 26
 """Of one frame."""

@@ -30,7 +30,8 @@ from zephon_beam.sources.object_listing import (
     object_sizes,
 )
 from zephon_beam.sources.open_source import joint_identity, read_identity
-from zephon_beam.sources.places import OpenFile, is_remote, opened_file
+from zephon_beam.sources.places import OpenFile, opened_file
+from zephon_beam.store.base import is_remote
 
 _TEXT_FORMATS = ("jsonl", "text")
 _UNREADABLE = (

@@ -12,8 +12,8 @@ from itertools import islice
 
 from zephon_beam.checks import nearest
 from zephon_beam.errors import RecipeError, SourceError
-from zephon_beam.sources.places import bucket_of, is_remote, known_object, remember
-from zephon_beam.store.base import unknown_scheme
+from zephon_beam.sources.places import bucket_of, known_object, remember
+from zephon_beam.store.base import is_remote, unknown_scheme
 from zephon_beam.store.bucket import split_address
 
 WILDCARD = re.compile(r"[*?[]")

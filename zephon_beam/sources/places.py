@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from zephon_beam.errors import StoreError
-from zephon_beam.store.base import REMOTE_SCHEMES
+from zephon_beam.store.base import is_remote
 from zephon_beam.store.bucket import Bucket, ObjectInfo
 
 _REMEMBERED = 65_536
@@ -50,12 +50,6 @@ class OpenFile(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
-
-
-def is_remote(path: str) -> bool:
-    """Say whether a path or pattern is the address of something in a bucket."""
-    scheme, separator, _ = path.partition("://")
-    return bool(separator) and scheme in REMOTE_SCHEMES
 
 
 def open_file(path: str, *, identity: str | None = None) -> OpenFile:

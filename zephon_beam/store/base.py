@@ -83,6 +83,12 @@ def open_store(uri: str) -> Store:
     raise unknown_scheme("stream", uri)
 
 
+def is_remote(uri: str) -> bool:
+    """Say whether a path, pattern or address is one of something in a bucket."""
+    scheme, separator, _ = uri.partition("://")
+    return bool(separator) and scheme in REMOTE_SCHEMES
+
+
 def unknown_scheme(field: str, uri: str) -> RecipeError:
     """Word the error for an address of a kind that this version does not know."""
     scheme = uri.partition("://")[0]
