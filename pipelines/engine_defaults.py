@@ -32,6 +32,8 @@ WORKER_COMMAND = "zephon-beam-worker"
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _PORTABLE = ("FlinkRunner", "PortableRunner", "PrismRunner", "SparkRunner")
+DIRECT_RUNNERS = ("DirectRunner", "FnApiRunner")
+"""Those that run in this process, or in processes that it starts."""
 
 
 def set_engine_defaults(options: PipelineOptions, given: Set[str]) -> None:
@@ -73,8 +75,14 @@ def worker_command() -> str:
     return found
 
 
+def is_on_this_machine(options: PipelineOptions) -> bool:
+    """Say whether an engine and its workers run on the machine of this process."""
+    runner = options.view_as(StandardOptions).runner
+    return runner in DIRECT_RUNNERS or (runner in _PORTABLE and _is_local(options))
+
+
 def _is_local(options: PipelineOptions) -> bool:
-    """Say whether the engine runs here, so that this process can be its worker."""
+    """Say whether a portable engine runs here, so that this process can be its worker."""
     endpoint = options.view_as(PortableOptions).job_endpoint
     runner = options.view_as(StandardOptions).runner
     if runner == "FlinkRunner":

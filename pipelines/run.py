@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any
 
 from pipelines.advance import run_advance
+from pipelines.advance_size import default_advance_bytes
 from pipelines.follow import Follower, default_lookahead
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.options import parse_beam_options
@@ -34,7 +35,6 @@ from zephon_beam.recipe import Recipe
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.supply import SupplyPlanner
 
-DEFAULT_ADVANCE_BYTES = 128 * 1024 * 1024
 _DATASET_FACTS = ("tokens", "share", "truncated_tokens", "dropped_tokens", "quarantined")
 
 
@@ -57,7 +57,7 @@ def run_stream(
     *,
     until_samples: int | None = None,
     until_tokens: int | None = None,
-    advance_bytes: int = DEFAULT_ADVANCE_BYTES,
+    advance_bytes: int | None = None,
     drain_bytes: int = DEFAULT_DRAIN_BYTES,
     backend: str = "auto",
     follow: bool = False,
@@ -76,7 +76,7 @@ def run_stream(
         until_samples: complete samples wanted, at least 1; None: until the stream ends.
         until_tokens: the same in tokens of whole rows.
         advance_bytes: source bytes that one advance supplies, roughly; a run option that can
-            never change a byte.
+            never change a byte; None: by the memory of the workers (`pipelines.advance_size`).
         drain_bytes: bytes that gather for a lane before it packs; likewise.
         backend: which library encodes text: auto, hf, fastokens or tiktoken; likewise.
         follow: keep the stream ahead of its consumers instead of filling the disk, until it ends,
@@ -107,6 +107,8 @@ def run_stream(
     )
     check_following(follow=follow, lookahead=lookahead, retain=retain)
     beam_options = parse_beam_options(options)
+    if advance_bytes is None:
+        advance_bytes = default_advance_bytes(beam_options)
     choose_backend(loaded.tokenizer, backend)
     folder = None if isinstance(recipe, Recipe) else recipe_folder(str(recipe))
     opened = open_or_create(loaded, str(stream), beam_options, folder=folder)

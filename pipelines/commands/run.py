@@ -51,10 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --follow: keep all, or pins: delete what no trainer's checkpoint needs",
     )
     parser.add_argument(
-        "--advance-bytes", metavar="SIZE", help="source read by one Beam job, e.g. 128MiB"
+        "--advance-bytes",
+        metavar="SIZE",
+        help="source read by one Beam job, e.g. 64MiB; default: 1/16 of the memory of the workers, "
+        "from 16MiB to 128MiB for each of them",
     )
     parser.add_argument(
-        "--drain-bytes", metavar="SIZE", help="tokenized data gathered before a lane packs"
+        "--drain-bytes",
+        metavar="SIZE",
+        help="tokenized data that gathers for a lane before it packs; default: 16MiB",
     )
     parser.add_argument(
         "--backend",
