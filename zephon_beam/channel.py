@@ -66,7 +66,7 @@ class Channel:
         Args:
             dataset: place in the recipe.
             chunk_count: chunks that this channel has over all passes; None: endless.
-            interleave: open chunks.
+            interleave: open chunks; a restored channel may have more, which end with their chunks.
             seq_len: longest piece, tokens.
             overlong: `split`, `truncate` or `drop` for longer documents.
             views: of the lane, which keep the tokens of open parts.
@@ -81,6 +81,7 @@ class Channel:
         self._lined_up = 0
         """Entries of the queue when the slots were last settled."""
         self._chunk_count = chunk_count
+        self._interleave = interleave
         self._seq_len = seq_len
         self._overlong = overlong
         self._views = views
@@ -152,7 +153,7 @@ class Channel:
         slot = self.slots[(self.turn + place) % len(self.slots)]
         opened, document = slot.open_part, slot.document + rounds
         address = entry >> LENGTH_BITS
-        left = opened.stop_of(document) - address
+        left = max(0, opened.stop_of(document) - address)
         is_first = address == opened.bounds[document]
         if left > self._seq_len:
             self.queue.append((address + self._seq_len) << LENGTH_BITS)
@@ -258,7 +259,10 @@ class Channel:
     def _open(self, slot: Slot) -> bool:
         """Make progress towards an open part in this slot; False if it has not arrived."""
         if slot.number == FREE:
-            if self._chunk_count is not None and self.next_number >= self._chunk_count:
+            is_spare = len(self.slots) > self._interleave
+            if is_spare or (
+                self._chunk_count is not None and self.next_number >= self._chunk_count
+            ):
                 del self.slots[self.turn]
                 if self.turn >= len(self.slots):
                     self.turn = 0

@@ -100,7 +100,13 @@ class OpenPart:
             last: the same, not before `first`.
         """
         lost = self._lost[last[0]] - self._lost[first[0]] if self._lost else 0
-        return self.bounds[last[0]] + last[1] - self.bounds[first[0]] - first[1], lost
+        document, before = first
+        if before and last[0] > document:
+            # After a fork it may lie behind what the document delivers now, or behind its end.
+            start = self.bounds[document]
+            before = min(before, self.bounds[document + 1] - start)
+            lost -= max(0, before - (self.stop_of(document) - start))
+        return self.bounds[last[0]] + last[1] - self.bounds[document] - before, lost
 
     def quarantined_between(self, first: int, last: int) -> int:
         """Return how many documents [first, last) were set aside."""

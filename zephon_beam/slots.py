@@ -12,6 +12,8 @@ from zephon_beam.pieces import Piece, address_of, make_piece
 
 FREE = -1
 """Chunk number of a slot that has not opened a chunk yet."""
+SKIP_REST = 2**31 - 1
+"""Offset behind the end of every document: what is left of it gives no piece and no count."""
 
 
 @dataclass(kw_only=True, slots=True)
