@@ -9,7 +9,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = (
         "Deletes the shards and lane states behind the pins of all consumers, which trainers move "
-        "by StreamReader.acknowledge. Whatever a pinned checkpoint needs stays."
+        "by StreamReader.acknowledge. Whatever a pinned checkpoint needs stays. Temporary "
+        "files of processes that were killed are deleted, too."
     )
     parser.add_argument("stream", metavar="STREAM", help="path or URI of the stream")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
@@ -43,10 +44,12 @@ def execute(args: argparse.Namespace) -> int:
             )
     consumers = [c for c in read_consumers(store) if c.name not in args.forget]
     garbage = find_garbage(store, manifest, consumers)
+    stray_files = store.remove_strays(only_count=args.dry_run)
     facts = {
         "consumers": {c.name: {"position": c.position, "pins": dict(c.pins)} for c in consumers},
         "first_shards": list(garbage.first_shards),
         "objects": len(garbage.names),
+        "stray_files": stray_files,
         "deleted": not args.dry_run,
     }
     if not args.dry_run:
@@ -68,4 +71,6 @@ def execute(args: argparse.Namespace) -> int:
         write_line("no consumers: nobody has said what it needs, so every shard is kept")
     verb = "would be deleted" if args.dry_run else "deleted"
     write_line(f"objects {verb}: {count(len(garbage.names))}")
+    if stray_files:
+        write_line(f"temporary files {verb}: {count(stray_files)}")
     return 0

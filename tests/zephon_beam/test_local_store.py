@@ -1,6 +1,7 @@
 """The local store: objects are created whole, once, by exactly one of many writers."""
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -223,6 +224,71 @@ def test_replace_overwrites_as_a_whole(store: LocalStore) -> None:
     assert store.get("a/x") == b"three"
     assert bytes(held) == b"one"
     assert files(store) == ["a/x"]
+
+
+REPLACER = """
+import os, signal, sys
+from zephon_beam.store.local import LocalStore
+real = os.fsync
+def stop(number):
+    real(number)
+    print("written", flush=True)
+    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+os.fsync = stop
+LocalStore(sys.argv[1]).replace("consumers/x", b"content")
+"""
+
+
+def test_what_a_killed_replacer_leaves_is_removed_and_what_is_being_written_is_not(
+    tmp_path: Path,
+) -> None:
+    """The lock of its writer tells them apart."""
+    store = LocalStore(tmp_path)
+    (tmp_path / "consumers").mkdir()
+    words = [sys.executable, "-c", REPLACER, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([*words, "SIGKILL"], check=False, env=environment)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(files(store)) == 1
+    assert list(store.list("")) == []
+    with subprocess.Popen(
+        [*words, "SIGSTOP"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline()
+        assert len(files(store)) == 2
+        assert store.remove_strays(only_count=True) == 1
+        assert len(files(store)) == 2
+        assert store.remove_strays() == 1
+        assert store.remove_strays() == 0
+        writer.send_signal(signal.SIGCONT)
+        assert writer.wait(60) == 0
+    assert files(store) == ["consumers/x"]
+    assert store.get("consumers/x") == b"content"
+
+
+def test_a_writer_whose_file_was_taken_for_a_stray_writes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making it and locking it."""
+    store, lock = LocalStore(tmp_path), fcntl.flock
+
+    def lock_late(file: int, how: int) -> None:
+        monkeypatch.undo()
+        assert store.remove_strays() == 1
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    store.replace("x", b"content")
+    assert store.get("x") == b"content"
+    assert files(store) == ["x"]
+
+
+def test_what_is_replaced_may_be_read_by_others(tmp_path: Path) -> None:
+    """Pipeline and trainer need not be run by the same user."""
+    store = LocalStore(tmp_path)
+    store.replace("x", b"content")
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
 
 
 def test_ranges_end_where_the_object_ends(store: LocalStore) -> None:

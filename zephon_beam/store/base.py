@@ -63,6 +63,12 @@ class Store(Protocol):
     def delete(self, name: str) -> None:
         """Delete an object; it may already be gone."""
 
+    def remove_strays(self, *, only_count: bool = False) -> int:
+        """Remove what writers that were killed have left, or count it; objects are not touched.
+
+        What others are writing meanwhile stays. Returns how many there were.
+        """
+
 
 def open_store(uri: str) -> Store:
     """Open the store at a URI or local path; nothing is read yet.

@@ -1,15 +1,18 @@
 """A store in a local or shared POSIX folder: durable, atomic, and without stray files.
 
 An immutable object is written to an unnamed file and linked to its name only when complete and
-synced, so a process killed at any moment leaves either the whole object or nothing.
+synced, so a process killed at any moment leaves either the whole object or nothing. What is
+replaced has to be written under a temporary name; its writer holds a lock on it, so that what a
+killed one has left can be told from what is being written.
 """
 
 import errno
+import fcntl
 import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zephon_beam.errors import StoreError
@@ -20,6 +23,8 @@ _TEMPORARY = ".tmp-"
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 _POPULATE_BYTES = 8 * 1024 * 1024
 """Files up to this size are mapped at once: a fault for each page costs more than the copy."""
+_NOT_LOCKED = (errno.EWOULDBLOCK, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""A writer is at work, or nobody can say."""
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.EPERM)
 
 
@@ -63,17 +68,11 @@ class LocalStore:
 
     def _replace(self, path: Path, data: bytes, *, durable: bool) -> None:
         _make_folder(path.parent)
-        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
+        with _temporary_file(path.parent) as (file, temporary):
+            _write(file, data)
+            if durable:
+                os.fsync(file)
             os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
 
     def get(self, name: str) -> bytes:
         """Read a whole file."""
@@ -116,6 +115,14 @@ class LocalStore:
         with _told_by_path(path, "delete"):
             path.unlink(missing_ok=True)
 
+    def remove_strays(self, *, only_count: bool = False) -> int:
+        """Remove the temporary files that killed writers have left; see `Store.remove_strays`."""
+        found = 0
+        for path in _walk(self._root, temporary=True):
+            with _told_by_path(path, "delete"):
+                found += _remove_stray(path, only_look=only_count)
+        return found
+
     def _path(self, name: str) -> Path:
         return self._root.joinpath(*split_name(name))
 
@@ -146,23 +153,26 @@ def _store_error(path: Path, doing: str, error: OSError) -> StoreError:
     )
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, sorted by the parts of their names, as they are found."""
+def _walk(folder: Path, *, temporary: bool = False) -> Iterator[Path]:
+    """Yield the files below a folder, sorted by the parts of their names, as they are found.
+
+    Args:
+        folder: to look below.
+        temporary: yield the temporary files instead of all others.
+    """
     with _told_by_path(folder, "list"):
         entries = sorted(os.scandir(folder), key=lambda e: e.name) if folder.is_dir() else []
     for entry in entries:
         if entry.is_dir():
-            yield from _walk(folder / entry.name)
-        elif entry.is_file() and not entry.name.startswith(_TEMPORARY):
+            yield from _walk(folder / entry.name, temporary=temporary)
+        elif entry.is_file() and entry.name.startswith(_TEMPORARY) == temporary:
             yield folder / entry.name
 
 
 def _link_new(path: Path, data: bytes) -> None:
     """Give complete, synced data a name that must not exist yet."""
     with _unnamed_file(path.parent) as (file, source):
-        view = memoryview(data)
-        while len(view):
-            view = view[os.write(file, view) :]
+        _write(file, data)
         os.fsync(file)
         if source is not None:
             os.link(source, path)
@@ -192,13 +202,53 @@ def _unnamed_file(folder: Path) -> Iterator[tuple[int, str | None]]:
         finally:
             os.close(file)
         return
-    file, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
+    with _temporary_file(folder) as (file, name):
+        yield file, name
+
+
+@contextmanager
+def _temporary_file(folder: Path) -> Iterator[tuple[int, str]]:
+    """Yield a new file and its name, locked while the block lasts; removed if not renamed."""
+    while True:
+        file, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
+        with suppress(OSError):  # where nothing can be locked, nothing is removed as a stray either
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            break
+        os.close(file)  # taken for a stray before it was locked
     try:
+        # Pipeline and trainer may be run by different users.
         os.fchmod(file, 0o644)
         yield file, name
     finally:
-        os.close(file)
+        # Under the lock: whoever finds it unlocked may take the name for a stray.
         Path(name).unlink(missing_ok=True)
+        os.close(file)
+
+
+def _remove_stray(path: Path, *, only_look: bool) -> bool:
+    """Remove a temporary file unless its writer is at work; say whether it was a stray."""
+    try:
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not only_look:
+            path.unlink(missing_ok=True)
+        return True
+    except OSError as error:
+        if error.errno in _NOT_LOCKED:
+            return False
+        raise
+    finally:
+        os.close(file)
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(file, view) :]
 
 
 def _make_folder(folder: Path) -> None:
