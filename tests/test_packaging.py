@@ -1,39 +1,22 @@
 """The built wheel works without the source tree, and next to folders named like our packages."""
 
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.installed import LONGEST_SECS, PACKAGES, ROOT, copy_source, install, isolation
 from tests.pipelines.test_golden_stream import STREAM
-
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("zephon_beam", "transforms", "pipelines")
-LONGEST_SECS = 300
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from a copy of the source tree."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for name in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    # Older setuptools need another package for wheels; pip gets what is missing.
-    modern = find_spec("setuptools") is not None and (
-        find_spec("wheel") is not None or int(metadata.version("setuptools").split(".")[0]) > 70
-    )
-    isolation = ["--no-build-isolation"] if modern else []
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *isolation]
+    source = copy_source(tmp_path_factory.mktemp("source"))
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *isolation()]
     subprocess.run([*pip, "--wheel-dir", "out", "."], check=True, cwd=source, timeout=LONGEST_SECS)
     (built,) = (source / "out").glob("*.whl")
     return built
@@ -41,22 +24,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into an environment of its own and return the command.
-
-    Its dependencies are those of the running interpreter, by their folder.
-    """
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
-    )
-    python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index"]
-    subprocess.run([*pip, "--no-deps", str(wheel)], check=True, timeout=LONGEST_SECS)
-    show = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    found = subprocess.run([python, "-c", show], check=True, capture_output=True, text=True)
-    others = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
-    (Path(found.stdout.strip()) / "dependencies.pth").write_text("".join(f"{p}\n" for p in others))
-    return folder / "bin" / "zephon-beam"
+    """Install the wheel into an environment of its own and return the command."""
+    return install(wheel, tmp_path_factory.mktemp("environment")) / "zephon-beam"
 
 
 @pytest.fixture
