@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
+    GoogleCloudOptions,
     PipelineOptions,
     PortableOptions,
     PrismRunnerOptions,
@@ -38,7 +39,11 @@ DIRECT_RUNNERS = ("DirectRunner", "FnApiRunner")
 
 def set_engine_defaults(options: PipelineOptions, given: Set[str]) -> None:
     """Set what the chosen runner needs, except what flags of the names `given` have set."""
-    runner = options.view_as(StandardOptions).runner
+    standard = options.view_as(StandardOptions)
+    runner = standard.runner
+    if options.view_as(GoogleCloudOptions).template_location is not None:
+        # There is no job to wait for yet.
+        standard.no_wait_until_finish = True
     if "max_cache_memory_usage_mb" not in given:
         options.view_as(WorkerOptions).max_cache_memory_usage_mb = STATE_CACHE_MB
     portable = options.view_as(PortableOptions)

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from apache_beam.options.pipeline_options import (
     DirectOptions,
+    GoogleCloudOptions,
     PipelineOptions,
     PortableOptions,
     StandardOptions,
@@ -69,8 +70,14 @@ def parse_beam_options(flags: Sequence[str]) -> PipelineOptions:
         _refuse_or_warn(unknown, parser, options)
     _refuse_unknown_runner(standard.runner)
     _refuse_unfit(options)
+    _refuse_template(options)
     set_engine_defaults(options, {flag.partition("=")[0].lstrip("-") for flag in flags})
     return options
+
+
+def leaves_job(options: PipelineOptions) -> bool:
+    """Say whether the job of an advance is stored for an engine to run, instead of run."""
+    return options.view_as(GoogleCloudOptions).template_location is not None
 
 
 def is_parallel(options: PipelineOptions) -> bool:
@@ -134,6 +141,15 @@ def _refuse_unfit(options: PipelineOptions) -> None:
             raise RecipeError(
                 f"--{name} must not be given to a run, got {every[name]!r}; {reason}; {repair}"
             )
+
+
+def _refuse_template(options: PipelineOptions) -> None:
+    runner = options.view_as(StandardOptions).runner
+    if leaves_job(options) and runner != "DataflowRunner":
+        raise RecipeError(
+            f"--template_location must come with --runner DataflowRunner, got {runner!r}; no other "
+            "engine takes a job that is stored; leave it out"
+        )
 
 
 def _beam_parser() -> argparse.ArgumentParser:

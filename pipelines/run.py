@@ -10,7 +10,7 @@ from pipelines.advance import run_advance
 from pipelines.advance_size import default_advance_bytes
 from pipelines.follow import Follower, default_lookahead
 from pipelines.open_stream import OpenStream, open_or_create
-from pipelines.options import parse_beam_options
+from pipelines.options import leaves_job, parse_beam_options
 from pipelines.recipe_file import load_recipe, recipe_folder
 from pipelines.recompute import recompute_lost
 from pipelines.watching import watched_lanes
@@ -84,7 +84,8 @@ def run_stream(
         lookahead: with `follow`: samples to keep ahead of the slowest consumer; None: four shards
             of every lane.
         retain: `all`, or `pins`: with `follow`, delete what is behind the pins of all consumers.
-        options: Beam options as command line flags.
+        options: Beam options as command line flags. With `--template_location` the job of one
+            advance is stored there, for Dataflow to run, and not waited for.
         progress: called before the first and after every advance.
 
     Returns:
@@ -111,7 +112,10 @@ def run_stream(
         advance_bytes = default_advance_bytes(beam_options)
     choose_backend(loaded.tokenizer, backend)
     folder = None if isinstance(recipe, Recipe) else recipe_folder(str(recipe))
-    opened = open_or_create(loaded, str(stream), beam_options, folder=folder)
+    left = leaves_job(beam_options)
+    # What is left to an engine is one advance; catalogs are built here before it.
+    scan_options = parse_beam_options([]) if left else beam_options
+    opened = open_or_create(loaded, str(stream), scan_options, folder=folder)
     planner = _make_planner(opened)
     position = read_position(opened.store, opened.manifest)
     first_samples, advances = position.samples, 0
@@ -157,7 +161,7 @@ def run_stream(
     is_whole = False
     while True:
         is_done = position.finished or (until is not None and position.complete_samples >= until)
-        if not is_whole and (is_done or position.pending is None):
+        if not is_whole and not left and (is_done or position.pending is None):
             # Lanes only count what is lost once no advance has to be run again.
             advances += recompute_lost(
                 opened, planner, position, run_job, advance_bytes=advance_bytes
@@ -172,6 +176,11 @@ def run_stream(
                 position = read_position(opened.store, opened.manifest)
                 continue
         plan = _next_plan(opened, planner, position, advance_bytes, wanted)
+        if left:
+            _drop_heads(opened, _plan_or_none(opened, plan.advance - 2))
+            run_job(plan)
+            advances += 1
+            break
         with watched_lanes(opened.store, position, plan, report):
             complete = _run_plan(opened, plan, run_job)
         position = read_position(opened.store, opened.manifest, complete=complete)
@@ -235,10 +244,15 @@ def _run_plan(opened: OpenStream, plan: Plan, run_job: Callable[[Plan], None]) -
             "shard that they count, found some missing; the stream is intact; run it again, and "
             "report this if it repeats"
         )
-    for entry in before.lanes if before is not None else ():
+    _drop_heads(opened, before)
+    return plan.advance
+
+
+def _drop_heads(opened: OpenStream, plan: Plan | None) -> None:
+    """Delete the carries that a plan starts from, once the plan after it is complete."""
+    for entry in plan.lanes if plan is not None else ():
         if entry.head_kind == "carry" and entry.head_name is not None:
             opened.store.delete(entry.head_name)
-    return plan.advance
 
 
 def _plan_or_none(opened: OpenStream, advance: int) -> Plan | None:
