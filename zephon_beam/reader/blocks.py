@@ -21,10 +21,13 @@ from typing import Any
 import numpy as np
 
 from zephon_beam.reader.pool import ArrayPool
+from zephon_beam.reader.runs import places_of
 from zephon_beam.reader.shards import IGNORED_LABEL, NO_DATASET, OpenShard
 from zephon_beam.shard import Array
 
 NO_SAMPLE = -1
+TILE_TOKENS = 1 << 15
+"""Tokens spread at a time; the allocator keeps pieces of that size, larger ones are new memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +112,14 @@ class Block:
     def position_ids(self) -> Array:
         """Places within the run, [rows, seq_len]: 0 exactly at the boundaries."""
         out = self._new(self.index_dtype)
-        for row, part in self._placed:
-            first, last = part.runs
+        flat = out.reshape(-1)
+        for shard, place, stop, first, last in self._tiles:
+            runs = shard.runs
             # In the narrow type of the runs, which is converted once at the end.
-            begins = part.shard.runs.starts[first:last].repeat(part.shard.runs.lengths[first:last])
-            ramp = self.pool.ramp(part.count, self.seq_len, begins.dtype)
+            begins = runs.starts[first:last].repeat(runs.lengths[first:last])
+            ramp = self.pool.ramp(stop - place, self.seq_len, begins.dtype)
             np.subtract(ramp, begins, out=begins)
-            out[row : row + part.count] = begins.reshape(part.count, self.seq_len)
+            flat[place:stop] = begins
         out[self._real_count :] = np.arange(self.seq_len, dtype=self.index_dtype)
         return out
 
@@ -207,15 +211,35 @@ class Block:
         """Flat places in the block of a part's last tokens of segments, and their labels."""
         shard, offsets = part.shard, part.shard.segment_offsets
         first, last = offsets[part.first], offsets[part.first + part.count]
-        places = shard.last_places[first:last] + (row - part.first) * self.seq_len
+        places = shard.runs.last_places[first:last] + (row - part.first) * self.seq_len
         return places, shard.last_labels[first:last]
 
     def _padding(self, row: int, part: Rows) -> Array:
         """Flat places in the block of a part's padding."""
         runs = part.shard.runs
-        first, last = runs.padding_offsets[[part.first, part.first + part.count]]
-        places: Array = runs.padding_places[first:last] + (row - part.first) * self.seq_len
+        first, last = runs.gap_firsts[part.first], runs.gap_firsts[part.first + part.count]
+        places = places_of(runs.gap_begins[first:last], runs.gap_lengths[first:last])
+        places += (row - part.first) * self.seq_len
         return places
+
+    @cached_property
+    def _tiles(self) -> list[tuple[OpenShard, int, int, int, int]]:
+        """Small stretches of rows: (shard, first place and the one behind, likewise of runs).
+
+        What is spread over one is small enough to be cut from memory that the process has already,
+        and to stay in a core's cache until it is converted.
+        """
+        rows = max(1, TILE_TOKENS // self.seq_len)
+        tiles = []
+        for row, part in self._placed:
+            edges = [*range(part.first, part.first + part.count, rows), part.first + part.count]
+            firsts = part.shard.runs.row_firsts[edges].tolist()
+            shift = row - part.first
+            places = [(edge + shift) * self.seq_len for edge in edges]
+            tiles += [
+                (part.shard, *places[k : k + 2], *firsts[k : k + 2]) for k in range(len(edges) - 1)
+            ]
+        return tiles
 
     @cached_property
     def _run_bounds(self) -> list[tuple[OpenShard, int, int]]:
@@ -244,10 +268,9 @@ class Block:
     ) -> Array:
         """Repeat one value a run over its tokens, [rows, seq_len]."""
         out = self._new(dtype)
-        for row, part in self._placed:
-            first, last = part.runs
-            spread = values(part.shard)[first:last].repeat(part.shard.runs.lengths[first:last])
-            out[row : row + part.count] = spread.reshape(part.count, self.seq_len)
+        flat = out.reshape(-1)
+        for shard, place, stop, first, last in self._tiles:
+            flat[place:stop] = values(shard)[first:last].repeat(shard.runs.lengths[first:last])
         out[self._real_count :] = filler
         return out
 

@@ -43,13 +43,13 @@ class ArrayPool:
             self._bytes += array.nbytes
         return array
 
-    def ramp(self, rows: int, seq_len: int, dtype: "np.dtype[Any]") -> Array:
-        """Return 0, 1, …, seq_len - 1 for each of some rows, one behind the other; read only."""
+    def ramp(self, length: int, seq_len: int, dtype: "np.dtype[Any]") -> Array:
+        """Return 0, 1, …, seq_len - 1, again and again up to a length; read only."""
         found = self._ramps.get((seq_len, dtype))
-        if found is None or len(found) < rows * seq_len:
-            found = np.tile(np.arange(seq_len, dtype=dtype), rows)
+        if found is None or len(found) < length:
+            found = np.resize(np.arange(seq_len, dtype=dtype), length)
             self._ramps[seq_len, dtype] = found
-        return found[: rows * seq_len]
+        return found[:length]
 
 
 def _count_of_idle() -> int:

@@ -30,10 +30,14 @@ class RowRuns:
     """int64[runs], of at least 1."""
     numbers: Array
     """Segment of the row from 1, or 0 for padding; of the same type as `starts`."""
-    padding_places: Array
-    """Place of each token of padding among all tokens, int64[places], rising."""
-    padding_offsets: Array
-    """Bounds of each row's `padding_places`, int64[rows + 1]."""
+    gap_begins: Array
+    """Place among all tokens of each run of padding, int64[gaps], rising."""
+    gap_lengths: Array
+    """int64[gaps]."""
+    gap_firsts: Array
+    """First gap of each row and the number of all, int64[rows + 1]."""
+    last_places: Array
+    """Place among all tokens of each segment's last token, int64[segments]."""
 
 
 def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> RowRuns:
@@ -45,39 +49,49 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
         lengths: tokens of each segment, int32[segments], of at least 1.
         seq_len: tokens of a row.
     """
-    offsets = np.asarray(offsets, dtype=np.int64)
+    offsets = offsets.astype(np.int64)
     rows = np.arange(len(offsets), dtype=np.int64)
-    row_of = np.repeat(rows[:-1], np.diff(offsets))
-    begins = row_of * seq_len + starts
+    row_of = rows[:-1].repeat(offsets[1:] - offsets[:-1])
+    begins = row_of * seq_len
+    begins += starts
     ends = begins + lengths
     # Each segment, the gap before it and the gap at the end of each row, in order; a gap that is
     # not there is one of no length. Segments before a place and rows before it make its number.
-    segments = 2 * np.arange(len(begins)) + row_of + 1
-    rests = 2 * offsets[1:] + rows[:-1]
-    bounds = np.empty(2 * len(begins) + len(rows), np.int64)
+    count = len(begins)
+    order = np.arange(count)
+    segments = row_of + 1
+    segments += order
+    segments += order
+    row_bounds = np.zeros(len(rows), np.int64)
+    np.add(2 * offsets[1:], rows[1:], out=row_bounds[1:])
+    bounds = np.empty(2 * count + len(rows), np.int64)
     bounds[segments] = begins
-    bounds[segments + 1] = ends
     # What begins a row has overwritten nothing yet: it follows the rest of the row before.
-    bounds[np.concatenate(([0], rests + 1))] = rows * seq_len
-    sizes = np.diff(bounds)
+    bounds[segments + 1] = ends
+    bounds[row_bounds] = rows * seq_len
+    sizes = bounds[1:] - bounds[:-1]
     narrow = np.int16 if seq_len < 1 << 15 else np.int32
     numbers = np.zeros(len(sizes), narrow)
-    numbers[segments] = np.arange(1, len(begins) + 1) - offsets[row_of]
-    kept = np.flatnonzero(sizes)
+    numbers[segments] = order + 1 - offsets[row_of]
+    kept = sizes.nonzero()[0]
     sizes, numbers, bounds = sizes[kept], numbers[kept], bounds[kept]
-    gaps = np.flatnonzero(numbers == 0)
-    padding = _places(bounds[gaps], sizes[gaps])
+    gaps = (numbers == 0).nonzero()[0]
+    row_firsts = kept.searchsorted(row_bounds)
     return RowRuns(
-        row_firsts=np.searchsorted(kept, np.concatenate(([0], rests + 1))),
+        row_firsts=row_firsts,
         starts=(bounds % seq_len).astype(narrow),
         lengths=sizes,
         numbers=numbers,
-        padding_places=padding,
-        padding_offsets=np.searchsorted(padding, rows * seq_len),
+        gap_begins=bounds[gaps],
+        gap_lengths=sizes[gaps],
+        gap_firsts=gaps.searchsorted(row_firsts),
+        last_places=ends - 1,
     )
 
 
-def _places(begins: Array, counts: Array) -> Array:
+def places_of(begins: Array, counts: Array) -> Array:
     """Return begins[0], begins[0] + 1, …, for `counts[0]` places, and so on; int64."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(begins - before, counts) + np.arange(int(counts.sum()))
+    before = counts.cumsum() - counts
+    found = (begins - before).repeat(counts)
+    found += np.arange(len(found))
+    return found

@@ -43,10 +43,11 @@ def test_two_arrays_in_use_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ramp_counts_the_places_of_rows() -> None:
     """Also after a longer or a shorter one was asked for."""
     arrays = ArrayPool()
-    for rows in (2, 5, 1, 3):
-        expected = list(range(4)) * rows
-        assert arrays.ramp(rows, 4, np.dtype(np.int16)).tolist() == expected
-    assert arrays.ramp(1, 6, np.dtype(np.int16)).tolist() == list(range(6))
+    for rows in (2, 5, 1, 3, 0.5):
+        length = int(rows * 4)
+        expected = (list(range(4)) * 5)[:length]
+        assert arrays.ramp(length, 4, np.dtype(np.int16)).tolist() == expected
+    assert arrays.ramp(6, 6, np.dtype(np.int16)).tolist() == list(range(6))
 
 
 @pytest.mark.parametrize("kept", [1, 2, 7, 1000])
