@@ -14,7 +14,8 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
-from transforms.media.shards import ShardMedia
+from transforms.media.records import MEDIA_KINDS, archive_name, document_key
+from transforms.media.shards import ShardMedia, place_items
 from transforms.media.versions import refuse_other_libraries
 from transforms.stream_job import StreamJob
 from transforms.write_shards import LaneCommit, is_shard, shard_commit
@@ -60,7 +61,7 @@ class _DecodeShards(beam.DoFn):
         self._failed = Metrics.counter("zephon_beam", "failed_items")
 
     def setup(self) -> None:
-        from transforms.media.items import decode_document
+        from transforms.media.documents import decode_document
         from transforms.tokenizers.backends import load_tokenizer
 
         job = self._job
@@ -78,11 +79,12 @@ class _DecodeShards(beam.DoFn):
         if media is None:
             raise ValueError("recipe has no media")
         self._media = media
-        names = {media.token("image"), media.token("video")}
-        self._placeholders = [special_id(tokenizer, name) for name in sorted(names)]
+        self._image_id = special_id(tokenizer, media.token("image"))
+        self._video_id = special_id(tokenizer, media.token("video"))
+        self._kinds = [dataset.content_kind for dataset in job.recipe.datasets.values()]
         self._readers = [
             RecordReader(catalog, root, wanted_content(dataset))
-            if dataset.content_kind == "content"
+            if dataset.content_kind in MEDIA_KINDS
             else None
             for catalog, root, dataset in zip(
                 self._catalogs, job.roots, job.recipe.datasets.values(), strict=True
@@ -121,38 +123,49 @@ class _DecodeShards(beam.DoFn):
 
     def _decode_segment(self, work: ShardMedia, segment: int) -> None:
         row, start, tokens = work.segment(segment)
-        places = np.flatnonzero(np.isin(tokens, self._placeholders))
+        places = np.flatnonzero(np.isin(tokens, (self._image_id, self._video_id)))
         dataset, file, locator, pass_number = work.source(segment)
         reader = self._readers[dataset]
         if not len(places) or reader is None:
             return
-        root, name = self._job.roots[dataset], self._catalogs[dataset].file_name(file)
-        recipe = self._job.recipe
-        dataset_name = recipe.dataset_names[dataset]
-        where = f"datasets.{dataset_name}: {name!r}"
+        root, catalog, recipe = self._job.roots[dataset], self._catalogs[dataset], self._job.recipe
+        name, dataset_name = catalog.file_name(file), recipe.dataset_names[dataset]
+        where = f"datasets.{dataset_name}: {name!r}, document at {locator}"
         try:
-            archive = name if self._catalogs[dataset].format == "webdataset" else None
-            key = (recipe.seed, "document", dataset_name, pass_number, name, locator)
-            decoded = self._decode(reader.read(file, locator), root, self._media, archive, key)
+            key = document_key(recipe.seed, dataset_name, name, locator, pass_number)
+            archive, kind = archive_name(catalog.format, name), self._kinds[dataset]
+            text = reader.read(file, locator)
+            decoded = self._decode(text, root, self._media, archive, key, kind)
         except MediaFault as fault:
             raise DriftError(
-                f"{where}, document at {locator}: expected media as they were probed, found: "
-                f"{fault}; the stream was built from other content; restore the file"
+                f"{where}: expected media as they were probed, found: {fault}; the stream was "
+                "built from other content; restore the file"
             ) from fault
-        ends = np.cumsum([item.item.tokens for item in decoded])
-        if not len(ends) or ends[-1] != len(places):
+        placed = place_items(
+            [item.item for item in decoded],
+            tokens[places] == self._video_id,
+            are_told=self._image_id != self._video_id,
+            lost_tokens=recipe.seq_len - len(tokens) if self._may_be_cut(dataset) else None,
+        )
+        if placed is None:
+            expected = sum(item.item.tokens for item in decoded)
             raise DriftError(
-                f"{where}, document at {locator}: expected {len(places)} placeholders, found "
-                f"{int(ends[-1]) if len(ends) else 0}; media were replaced after they were probed; "
-                "restore the files"
+                f"{where}: expected {len(places)} placeholders, found {expected}; media were "
+                "replaced after they were probed; restore the files"
             )
-        for item, end in zip(decoded, ends.tolist(), strict=True):
-            work.add(row, start + int(places[end - item.item.tokens]), item)
-        self._decoded.inc(len(decoded))
-        failures = [item.failure for item in decoded if item.failure is not None]
-        if failures:
-            self._failed.inc(len(failures))
-            self._fail(work, segment, name, locator, failures[0])
+        for item, first in placed:
+            work.add(row, start + int(places[first]), decoded[item])
+        self._decoded.inc(len(placed))
+        failures = [decoded[item].failure for item, _ in placed]
+        failure = next((found for found in failures if found is not None), None)
+        if failure is not None:
+            self._failed.inc(sum(found is not None for found in failures))
+            self._fail(work, segment, name, locator, failure)
+
+    def _may_be_cut(self, dataset: int) -> bool:
+        """Whether a row may hold the beginning of a document alone."""
+        is_talk = self._kinds[dataset] == "messages"
+        return is_talk and self._job.recipe.chat.overlong == "truncate"
 
     def _fail(
         self, work: ShardMedia, segment: int, file: str, locator: int, fault: MediaFault

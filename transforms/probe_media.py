@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 import numpy as np
@@ -10,6 +10,12 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
 from transforms.lane_items import LaneDocuments
+from transforms.media.records import (
+    MEDIA_KINDS,
+    archive_name,
+    document_key,
+    refuse_compressed_archive,
+)
 from transforms.media.versions import refuse_other_libraries
 from transforms.stream_job import StreamJob
 from zephon_beam.errors import BadRecordError
@@ -18,12 +24,17 @@ from zephon_beam.quarantine import PROBE, write_quarantine
 from zephon_beam.sequences import PartKey
 from zephon_beam.sources.documents import Documents, Quarantined, Spans
 
+if TYPE_CHECKING:
+    from transforms.media.documents import ProbedDocument
+
 
 class ProbeMedia(beam.PTransform[Any, Any]):
     """Learn how many placeholders stand for each image and video; no pixels go on from here.
 
-    Documents with media that can never be used are set aside like other bad records. Parts of data
-    sets without `content` pass untouched.
+    Content becomes texts and placeholders. Conversations stay texts, from which the items are
+    taken and go beside them as spans; the chat template says where they stand. Documents with
+    media that can never be used are set aside like other bad records. Parts of other data sets
+    pass untouched.
 
     Element types: in tuple[int, LaneDocuments], out tuple[int, LaneDocuments]; stateless.
 
@@ -47,10 +58,10 @@ class ProbeMedia(beam.PTransform[Any, Any]):
 class _ProbeParts(beam.DoFn):
     def __init__(self, job: StreamJob) -> None:
         self._job = job
-        self._items = Metrics.counter("zephon_beam", "probed_documents")
+        self._probed = Metrics.counter("zephon_beam", "probed_documents")
 
     def setup(self) -> None:
-        from transforms.media.items import probe_document
+        from transforms.media.documents import probe_document
 
         self._probe = probe_document
         refuse_other_libraries(self._job.manifest())
@@ -58,38 +69,38 @@ class _ProbeParts(beam.DoFn):
         self._catalogs = self._job.catalogs()
         self._orders = self._job.chunk_orders()
         datasets = self._job.recipe.datasets.values()
-        self._has_media = [dataset.content_kind == "content" for dataset in datasets]
+        self._kinds = [dataset.content_kind for dataset in datasets]
+        self._changed = [bool(dataset.transforms) for dataset in datasets]
 
     def process(self, element: tuple[int, LaneDocuments]) -> Iterator[tuple[int, LaneDocuments]]:
         lane, item = element
-        if item.documents is None or item.key is None or not self._has_media[item.key.dataset]:
+        if (
+            item.documents is None
+            or item.key is None
+            or self._kinds[item.key.dataset] not in MEDIA_KINDS
+        ):
             yield element
             return
-        documents, faults = self._probe_part(item.documents, item.key)
+        documents, faults = self._probe_part(item.documents, item.key, item.pass_number)
         self._write_faults(lane, item.key, item.pass_number, faults)
         yield lane, replace(item, documents=documents)
 
     def _probe_part(
-        self, documents: Documents, key: PartKey
+        self, documents: Documents, key: PartKey, pass_number: int
     ) -> tuple[Documents, list[Quarantined]]:
         """Return the part as spans, and what was set aside here."""
-        job = self._job
-        root, media = job.roots[key.dataset], job.recipe.media
-        if media is None:
-            raise ValueError("recipe has content and no media")
-        catalog = self._catalogs[key.dataset]
         gone = {entry.place for entry in documents.quarantined}
         faults: list[Quarantined] = []
+        texts: list[str] = []
         pieces: list[tuple[str, bool, int]] = []
         bounds = [0]
         for place, text in enumerate(documents.texts):
+            texts.append("")
             if place not in gone:
-                archive = None
-                if catalog.format == "webdataset":
-                    archive = catalog.file_name(int(documents.files[place]))
                 try:
-                    pieces += self._probe(text, root, media, archive).pieces
-                    self._items.inc()
+                    found = self._probe_document(text, documents, place, key.dataset, pass_number)
+                    texts[place] = found.text
+                    pieces += found.pieces
                 except MediaFault as fault:
                     faults.append(self._set_aside(documents, place, key.dataset, fault))
             bounds.append(len(pieces))
@@ -100,13 +111,28 @@ class _ProbeParts(beam.DoFn):
             repeats=np.array([count for _, _, count in pieces], np.int64),
         )
         quarantined = sorted((*documents.quarantined, *faults), key=lambda entry: entry.place)
-        probed = replace(
-            documents,
-            texts=[""] * len(documents),
-            spans=spans,
-            quarantined=tuple(quarantined),
-        )
+        probed = replace(documents, texts=texts, spans=spans, quarantined=tuple(quarantined))
         return probed, faults
+
+    def _probe_document(
+        self, text: str, documents: Documents, place: int, dataset: int, pass_number: int
+    ) -> "ProbedDocument":
+        """Probe a document with the key by which it will be decoded."""
+        job, catalog, kind = self._job, self._catalogs[dataset], self._kinds[dataset]
+        if job.recipe.media is None:
+            raise ValueError("recipe has no media")
+        name = catalog.file_name(int(documents.files[place]))
+        archive = archive_name(catalog.format, name)
+        source = job.recipe.dataset_names[dataset], name, int(documents.locators[place])
+        key = document_key(job.recipe.seed, *source, pass_number)
+        found = self._probe(text, job.roots[dataset], job.recipe.media, archive, key, kind)
+        if found.pieces:
+            self._probed.inc()
+            refuse_compressed_archive(catalog.format, name)
+            if self._changed[dataset]:
+                # Decoding reads them again from the source, which a function may have changed.
+                raise MediaFault("transforms", "items must be in data sets without `transforms`")
+        return found
 
     def _set_aside(
         self, documents: Documents, place: int, dataset: int, fault: MediaFault

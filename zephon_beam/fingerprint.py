@@ -46,6 +46,7 @@ _LATER_DEFAULTS: dict[str, dict[str, Any]] = {
     "tokenizer": {"pattern": None, "special": {}},
     "packing": {"segment_multiple": 1},
     "datasets.*": {
+    "media": {"crop_area": "1", "crop_aspect": "1"},
         "messages": None,
         "content": None,
         "tokens": None,
@@ -75,8 +76,9 @@ def _restore_later_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
 def _later_tables(identity: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield each mapping that may hold later keys, with their defaults."""
     yield identity, _LATER_DEFAULTS[""]
-    for section in ("tokenizer", "packing"):
-        yield identity[section], _LATER_DEFAULTS[section]
+    for section in ("tokenizer", "packing", "media"):
+        if identity.get(section) is not None:
+            yield identity[section], _LATER_DEFAULTS[section]
     for dataset in identity["datasets"].values():
         yield dataset, _LATER_DEFAULTS["datasets.*"]
 

@@ -30,6 +30,10 @@ class MediaRecipe:
     """Most height · width of a frame; None: the preset's."""
     flip: str | int | float | Decimal = "0"
     """Share of items that are mirrored, left to right, in each pass anew; a decimal."""
+    crop_area: str | int | float | Decimal = "1"
+    """Least share of an item's area that is kept, drawn in each pass anew; 1: all of it."""
+    crop_aspect: str | int | float | Decimal = "1"
+    """Most by which a crop's width to height may differ from the item's, to either side."""
     jitter: bool = False
     """Whether the frames of a video, but the first, are moved by up to half their distance."""
     image_token: str | None = None
@@ -64,6 +68,7 @@ class MediaRecipe:
         require(flip <= 1, "flip", "at most 1", self.flip, "e.g. flip: 0.5")
         object.__setattr__(self, "flip", canonical_weight(flip))
         require_bool("jitter", self.jitter)
+        self._check_crop()
         self._check_pixels(preset)
         for name in ("image_token", "video_token", "start_token", "end_token"):
             value = getattr(self, name)
@@ -93,6 +98,24 @@ class MediaRecipe:
         given = getattr(self, f"{name}_token")
         text: str = getattr(self.family, f"{name}_token") if given is None else given
         return text
+
+    def _check_crop(self) -> None:
+        area = parse_weight("crop_area", self.crop_area)
+        rule = "at least 0.01 and at most 1"
+        valid = Decimal("0.01") <= area <= 1
+        require(valid, "crop_area", rule, self.crop_area, "e.g. crop_area: 0.5")
+        aspect = parse_weight("crop_aspect", self.crop_aspect)
+        rule = "at least 1 and at most 10"
+        require(1 <= aspect <= 10, "crop_aspect", rule, self.crop_aspect, "e.g. crop_aspect: 1.333")
+        require(
+            area < 1 or aspect == 1,
+            "crop_aspect",
+            "1 where the whole picture is kept",
+            self.crop_aspect,
+            "set crop_area too, e.g. crop_area: 0.5",
+        )
+        object.__setattr__(self, "crop_area", canonical_weight(area))
+        object.__setattr__(self, "crop_aspect", canonical_weight(aspect))
 
     def _check_pixels(self, preset: Preset) -> None:
         for name in ("min_pixels", "max_pixels"):

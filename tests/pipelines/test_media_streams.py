@@ -32,7 +32,7 @@ from tests.clips import (
 )
 from tests.pipelines.small_streams import tree
 from transforms import decode_media, probe_media
-from transforms.media import items
+from transforms.media import documents as media_documents
 from transforms.stream_job import StreamJob
 from zephon_beam.errors import BadRecordError, DriftError, RecipeError
 from zephon_beam.inspection import inspect_stream
@@ -261,7 +261,7 @@ def test_pixels_are_those_of_the_document_of_the_segment(corpus: Path, whole: Pa
         offset = 0
         for line in (root / f"{file}.jsonl").read_bytes().splitlines(keepends=True):
             parts = json.dumps(json.loads(line)["parts"])
-            decoded = items.decode_document(parts, str(root), media)
+            decoded = media_documents.decode_document(parts, str(root), media)
             expected[file, offset] = [item.pixels for item in decoded]
             offset += len(line)
     checked = 0
@@ -296,7 +296,9 @@ def test_pixels_of_members_are_those_of_the_archive(corpus: Path, whole: Path) -
     expected = set()
     for number in range(12):
         (corpus.parent / "pairs" / "a").write_bytes(pair(number)["jpg"])
-        decoded = items.decode_document(json.dumps([part]), str(corpus.parent / "pairs"), media)
+        decoded = media_documents.decode_document(
+            json.dumps([part]), str(corpus.parent / "pairs"), media
+        )
         expected.add(decoded[0].pixels.tobytes())
     found = set()
     for samples in shards(whole):
@@ -658,7 +660,7 @@ def test_media_that_were_replaced_after_probing_are_drift(
     """Another number of placeholders, or a file that is gone, is noticed when it is decoded."""
     recipe = small(tmp_path, [document(0)], QUARANTINE)
     image = tmp_path / "lines" / "media" / "a.png"
-    decode = items.decode_document
+    decode = media_documents.decode_document
     for change, text in (
         (lambda: image.write_bytes(image_bytes(200, 200)), "media were replaced after"),
         (image.unlink, "expected media as they were probed, found: part 1"),
@@ -669,7 +671,7 @@ def test_media_that_were_replaced_after_probing_are_drift(
             act()
             return decode(*args)
 
-        monkeypatch.setattr(items, "decode_document", replaced)
+        monkeypatch.setattr(media_documents, "decode_document", replaced)
         with pytest.raises(DriftError, match=text):
             run_stream(recipe, tmp_path / text[:5])
 

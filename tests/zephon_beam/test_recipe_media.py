@@ -53,6 +53,11 @@ def recipe(**changes: Any) -> Recipe:
         ({"flip": "1.01"}, "flip must be at most 1"),
         ({"flip": True}, "flip must be a decimal"),
         ({"jitter": 1}, "jitter must be true or false"),
+        ({"crop_area": 0}, "crop_area must be at least 0.01 and at most 1"),
+        ({"crop_area": "1.1"}, "crop_area must be at least 0.01 and at most 1"),
+        ({"crop_area": "0.5", "crop_aspect": "0.9"}, "crop_aspect must be at least 1"),
+        ({"crop_area": "0.5", "crop_aspect": 11}, "crop_aspect must be at least 1"),
+        ({"crop_aspect": 2}, "crop_aspect must be 1 where the whole picture is kept"),
         ({"image_token": ""}, "image_token must be the text of a token"),
         ({"start_token": 5}, "start_token must be the text of a token"),
     ],
@@ -163,6 +168,7 @@ def test_media_go_through_plain_mappings() -> None:
         {"max_pixels": 6272},
         {"flip": "0.5"},
         {"jitter": True},
+        {"crop_area": "0.5"},
         {"image_token": "<i>"},
         {"video_token": "<v>"},
         {"start_token": ""},
@@ -176,6 +182,25 @@ def test_every_field_enters_the_fingerprint(change: dict[str, Any]) -> None:
         recipe_identity(recipe(samples_per_shard=4, media=replace(MEDIA, **change))),
     )
     assert [line.split(":")[0] for line in found] == [f"media.{name}" for name in change]
+
+
+def test_keys_that_came_later_do_not_enter_unless_they_are_used() -> None:
+    """Streams that were written before them keep their names, and are compared with them."""
+    old = recipe_identity(recipe())
+    assert list(old["media"]) == [*OLD_KEYS]
+    cropped = replace(MEDIA, crop_area="0.50", crop_aspect="1.330")
+    found = recipe_identity(recipe(media=cropped))
+    assert (found["media"]["crop_area"], found["media"]["crop_aspect"]) == ("0.5", "1.33")
+    assert differences(old, found) == [
+        'media.crop_area: the stream has "1", the recipe now has "0.5"',
+        'media.crop_aspect: the stream has "1", the recipe now has "1.33"',
+    ]
+
+
+OLD_KEYS = (
+    *("preset", "num_frames", "fps", "max_frames", "min_pixels", "max_pixels", "flip", "jitter"),
+    *("image_token", "video_token", "start_token", "end_token"),
+)
 
 
 def test_the_field_of_content_enters_the_fingerprint() -> None:

@@ -1,7 +1,7 @@
 """One image or video of a document: what it will be in a row, and its pixels."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from io import BufferedIOBase
 from itertools import chain
@@ -15,14 +15,23 @@ from transforms.media.images import image_pixels, image_size
 from transforms.media.scaling import scale_frame, scale_pixels
 from transforms.media.videos import Video, open_video
 from zephon_beam.keyed import Field, keyed_bound, keyed_int, keyed_ints
-from zephon_beam.media.content import ContentPart, MediaFault, MediaPart, TextPart, parse_content
+from zephon_beam.media.content import MediaFault, MediaPart, PlacedItem
+from zephon_beam.media.crops import CROP_DRAWS, Crop, choose_crop
 from zephon_beam.media.frames import choose_frames, count_frames
 from zephon_beam.media.presets import SizeError, fit, grid, token_count
 from zephon_beam.recipe_media import MediaRecipe
 
 
-def probe_item(part: MediaPart, root: str, media: MediaRecipe) -> MediaItem:
+def probe_item(
+    part: MediaPart, root: str, media: MediaRecipe, key: Sequence[Field] = ()
+) -> MediaItem:
     """Find out what an item will be; of a video one frame is decoded.
+
+    Args:
+        part: the item.
+        root: of the data set.
+        media: the recipe.
+        key: from which a random crop is drawn.
 
     Raises:
         MediaFault: it can never be used.
@@ -30,11 +39,11 @@ def probe_item(part: MediaPart, root: str, media: MediaRecipe) -> MediaItem:
     """
     with open_media(part, root) as stream:
         if not part.is_video:
-            return _item(media, False, 1, *image_size(stream))
+            return _item(media, key, False, 1, *image_size(stream))
         with open_video(stream) as video:
             places = _places(video, media)
             frame = next(iter(video.frames(places[:1])))
-            return _item(media, True, len(places), *video.upright_size(frame))
+            return _item(media, key, True, len(places), *video.upright_size(frame))
 
 
 def decode_item(
@@ -43,7 +52,7 @@ def decode_item(
     """Decode an item as it was probed.
 
     A fault behind what probing looked at gives black frames and is returned. What the recipe
-    leaves to chance is taken from `key`, and changes neither size nor number of frames.
+    leaves to chance is taken from `key`, which must be that of probing: crops decide sizes.
 
     Raises:
         MediaFault: the item would not have passed probing.
@@ -60,14 +69,14 @@ def decode_item(
 def _decoded(part: MediaPart, root: str, media: MediaRecipe, key: Sequence[Field]) -> DecodedItem:
     with open_media(part, root) as stream:
         if not part.is_video:
-            item = _item(media, False, 1, *image_size(stream))
+            item = _item(media, key, False, 1, *image_size(stream))
             stream.seek(0)
             return _filled(item, (_cut(item, pixels) for pixels in _image(stream, item)))
         with open_video(stream) as video:
             places = _places(video, media, key)
             frames = video.frames(places)
             first = next(frames)
-            item = _item(media, True, len(places), *video.upright_size(first))
+            item = _item(media, key, True, len(places), *video.upright_size(first))
             return _filled(
                 item, (_cut(item, pixels) for pixels in _scaled(chain((first,), frames), item))
             )
@@ -85,7 +94,7 @@ def _scaled(frames: Iterable[Any], item: MediaItem) -> Iterator[Pixels]:
 
 
 def _cut(item: MediaItem, pixels: Pixels) -> Pixels:
-    """Keep the middle of a scaled frame."""
+    """Keep what is wanted of a scaled frame."""
     size = item.geometry
     return pixels[size.top : size.top + size.height, size.left : size.left + size.width]
 
@@ -119,11 +128,14 @@ def _places(video: Video, media: MediaRecipe, key: Sequence[Field] | None = None
     return choose_frames(index.times, count, moves)
 
 
-def _item(media: MediaRecipe, is_video: bool, frames: int, height: int, width: int) -> MediaItem:
+def _item(
+    media: MediaRecipe, key: Sequence[Field], is_video: bool, frames: int, height: int, width: int
+) -> MediaItem:
     preset = media.family
     least, most = media.pixel_bounds
+    crop = _crop(media, key, height, width)
     try:
-        geometry = fit(preset, height, width, min_pixels=least, max_pixels=most)
+        geometry = fit(preset, height, width, min_pixels=least, max_pixels=most, crop=crop)
     except SizeError as error:
         raise MediaFault("shape", f"sides must be at most 1 : 200, got {error}") from error
     patches = grid(preset, frames, geometry.height, geometry.width)
@@ -136,67 +148,54 @@ def _item(media: MediaRecipe, is_video: bool, frames: int, height: int, width: i
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProbedDocument:
-    """A document as pieces: texts, and special tokens with how often each stands there."""
+def _crop(media: MediaRecipe, key: Sequence[Field], height: int, width: int) -> Crop | None:
+    """Draw what is kept of all frames of an item; None: everything."""
+    area = Fraction(str(media.crop_area))
+    if area == 1:
+        return None
+    draws = keyed_ints((*key, "crop"), range(CROP_DRAWS))
+    aspect = Fraction(str(media.crop_aspect))
+    return choose_crop(height, width, area=area, aspect=aspect, draws=draws)
 
-    pieces: list[tuple[str, bool, int]]
 
-
-def probe_document(
-    text: str, root: str, media: MediaRecipe, archive: str | None = None
-) -> ProbedDocument:
-    """Turn a document's content into texts and placeholders; see `parse_content`.
+def probe_items(
+    items: Sequence[PlacedItem], root: str, media: MediaRecipe, key: Sequence[Field] = ()
+) -> list[MediaItem]:
+    """Find out what the items of a document will be; each has its own chances, from its key.
 
     Raises:
-        MediaFault: its content or an item can never be used; the item is named.
+        MediaFault: one can never be used; it is named.
         OSError: a file cannot be read now.
     """
-    start, end = media.token("start"), media.token("end")
-    pieces: list[tuple[str, bool, int]] = []
-    for number, part in enumerate(parse_content(text, root, archive)):
-        if isinstance(part, TextPart):
-            pieces.append((part.text, False, 0))
-            continue
+    found = []
+    for item in items:
         try:
-            item = probe_item(part, root, media)
+            found.append(probe_item(item.part, root, media, _item_key(key, item)))
         except MediaFault as fault:
-            raise named_fault(fault, number, part) from fault
-        placeholder = media.token("video" if item.is_video else "image")
-        around = [(start, True, 1)] if start else [], [(end, True, 1)] if end else []
-        pieces += [*around[0], (placeholder, True, item.tokens), *around[1]]
-    return ProbedDocument(pieces=pieces)
+            raise item.named(fault) from fault
+    return found
 
 
-def decode_document(
-    text: str,
-    root: str,
-    media: MediaRecipe,
-    archive: str | None = None,
-    key: Sequence[Field] = (),
+def decode_items(
+    items: Sequence[PlacedItem], root: str, media: MediaRecipe, key: Sequence[Field] = ()
 ) -> list[DecodedItem]:
-    """Decode the items of a document, in order; each has its own chances, from the document's key.
+    """Decode the items of a document, in order, as they were probed.
 
     Raises:
-        MediaFault: the document would not have passed probing.
+        MediaFault: one would not have passed probing.
         OSError: a file cannot be read now.
     """
     decoded = []
-    for number, part in enumerate(parse_content(text, root, archive)):
-        if isinstance(part, MediaPart):
-            try:
-                found = decode_item(part, root, media, (*key, "item", number))
-            except MediaFault as fault:
-                raise named_fault(fault, number, part) from fault
-            if found.failure is not None:
-                failure = named_fault(found.failure, number, part)
-                found = DecodedItem(item=found.item, pixels=found.pixels, failure=failure)
-            decoded.append(found)
+    for item in items:
+        try:
+            found = decode_item(item.part, root, media, _item_key(key, item))
+        except MediaFault as fault:
+            raise item.named(fault) from fault
+        if found.failure is not None:
+            found = replace(found, failure=item.named(found.failure))
+        decoded.append(found)
     return decoded
 
 
-def named_fault(fault: MediaFault, number: int, part: ContentPart) -> MediaFault:
-    """Say which part of a document a fault is of."""
-    path = part.path if isinstance(part, MediaPart) else None
-    where = f"part {number}" + (f" ({path})" if path is not None else "")
-    return MediaFault(fault.reason, f"{where}: {fault}")
+def _item_key(key: Sequence[Field], item: PlacedItem) -> tuple[Field, ...]:
+    return (*key, "item", item.number)

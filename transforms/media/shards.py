@@ -1,14 +1,59 @@
 """The media of one shard while they are gathered."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from transforms.media.decoded import DecodedItem
+from transforms.media.decoded import DecodedItem, MediaItem
 from zephon_beam.media.columns import IMAGE, ITEM_COLUMNS, VIDEO, MediaColumns
 from zephon_beam.shard import Array, Samples
 from zephon_beam.sources.documents import Quarantined
 
 _Placed = tuple[int, int, DecodedItem]
 """(row, first placeholder in it, item)."""
+
+
+_FRAME_TOKENS = 2
+"""What stands around an item at the most."""
+
+
+def place_items(
+    items: Sequence[MediaItem], are_videos: Array, *, are_told: bool, lost_tokens: int | None
+) -> list[tuple[int, int]] | None:
+    """Find out which placeholders of a segment stand for which item of its document.
+
+    Images and videos come each in their own order: a chat template may write all images of a
+    message before its videos.
+
+    Args:
+        items: of the document, in order.
+        are_videos: bool[placeholders], which of them stand for videos.
+        are_told: whether `are_videos` says so; else one token stands for both, in order.
+        lost_tokens: of a document that may have been cut, by how much the segment is shorter than
+            a row; None: it was not cut.
+
+    Returns:
+        (item, its first placeholder) by placeholder; None if they do not fit each other.
+    """
+    waiting: dict[bool, list[int]] = {False: [], True: []}
+    for number in reversed(range(len(items))):
+        waiting[are_told and items[number].is_video].append(number)
+    placed: list[tuple[int, int]] = []
+    first = 0
+    while first < len(are_videos):
+        is_video = are_told and bool(are_videos[first])
+        if not waiting[is_video]:
+            return None
+        number = waiting[is_video].pop()
+        last = first + items[number].tokens
+        if last > len(are_videos) or (are_told and (are_videos[first:last] != is_video).any()):
+            return None
+        placed.append((number, first))
+        first = last
+    missing = [items[number].tokens + _FRAME_TOKENS for number in (*waiting[False], *waiting[True])]
+    if missing and (lost_tokens is None or lost_tokens >= sum(missing)):
+        return None
+    return placed
 
 
 class ShardMedia:

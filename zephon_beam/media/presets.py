@@ -10,9 +10,12 @@ from fractions import Fraction
 from math import isqrt
 
 from zephon_beam.errors import ZephonBeamError
+from zephon_beam.media.crops import Crop
 
 LARGEST_ASPECT = 200
 """Of the long side to the short one; what is longer is refused, as by Qwen2-VL."""
+MOST_SCALED_PIXELS = 1 << 26
+"""Of a picture that is scaled to take a crop out of it."""
 
 
 class SizeError(ZephonBeamError, ValueError):
@@ -92,26 +95,28 @@ prepared as by `CLIPImageProcessor`: the short side to 336, then the square in t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Geometry:
-    """How an upright frame becomes the stored one: scaled, then cut in its middle."""
+    """How an upright frame becomes the stored one: scaled, then cut out."""
 
     scaled_height: int
     scaled_width: int
     height: int
     width: int
     """Of the stored frame; equal to the scaled size where nothing is cut away."""
-
-    @property
-    def top(self) -> int:
-        """First row that is kept."""
-        return (self.scaled_height - self.height) // 2
-
-    @property
-    def left(self) -> int:
-        """First column that is kept."""
-        return (self.scaled_width - self.width) // 2
+    top: int = 0
+    """First scaled row that is kept."""
+    left: int = 0
+    """First scaled column that is kept."""
 
 
-def fit(preset: Preset, height: int, width: int, *, min_pixels: int, max_pixels: int) -> Geometry:
+def fit(
+    preset: Preset,
+    height: int,
+    width: int,
+    *,
+    min_pixels: int,
+    max_pixels: int,
+    crop: Crop | None = None,
+) -> Geometry:
     """Choose the stored size of a picture.
 
     Args:
@@ -120,6 +125,8 @@ def fit(preset: Preset, height: int, width: int, *, min_pixels: int, max_pixels:
         width: likewise.
         min_pixels: bound of height · width, for presets whose sizes follow the source.
         max_pixels: likewise.
+        crop: what is kept of it. A crop that would itself be refused, or for which the whole would
+            have to be scaled beyond `MOST_SCALED_PIXELS`, is not taken.
 
     Raises:
         SizeError: the picture is too narrow for any grid.
@@ -128,11 +135,38 @@ def fit(preset: Preset, height: int, width: int, *, min_pixels: int, max_pixels:
     """
     if height < 1 or width < 1 or max(height, width) > LARGEST_ASPECT * min(height, width):
         raise SizeError(f"{width} x {height} pixels")
+    whole = _fit_whole(preset, height, width, min_pixels, max_pixels)
+    if crop is None or max(crop.height, crop.width) > LARGEST_ASPECT * min(crop.height, crop.width):
+        return whole
+    kept = _fit_whole(preset, crop.height, crop.width, min_pixels, max_pixels)
+    # The whole is scaled as the crop has to be; rounded down alike, the crop stays within it.
+    tall = height * kept.scaled_height // crop.height
+    wide = width * kept.scaled_width // crop.width
+    if tall * wide > MOST_SCALED_PIXELS:
+        return whole
+    return Geometry(
+        scaled_height=tall,
+        scaled_width=wide,
+        height=kept.height,
+        width=kept.width,
+        top=crop.top * kept.scaled_height // crop.height + kept.top,
+        left=crop.left * kept.scaled_width // crop.width + kept.left,
+    )
+
+
+def _fit_whole(
+    preset: Preset, height: int, width: int, min_pixels: int, max_pixels: int
+) -> Geometry:
     if preset.fixed is not None:
-        short = min(height, width)
-        tall, wide = height * preset.fixed // short, width * preset.fixed // short
+        side, short = preset.fixed, min(height, width)
+        tall, wide = height * side // short, width * side // short
         return Geometry(
-            scaled_height=tall, scaled_width=wide, height=preset.fixed, width=preset.fixed
+            scaled_height=tall,
+            scaled_width=wide,
+            height=side,
+            width=side,
+            top=(tall - side) // 2,
+            left=(wide - side) // 2,
         )
     height, width = smart_resize(
         height, width, factor=preset.factor, min_pixels=min_pixels, max_pixels=max_pixels

@@ -25,12 +25,8 @@ from tests.clips import (
     write_clip,
 )
 from transforms.media.decoded import DecodedItem
-from transforms.media.items import (
-    decode_document,
-    decode_item,
-    probe_document,
-    probe_item,
-)
+from transforms.media.documents import decode_document, probe_document
+from transforms.media.items import decode_item, probe_item
 from transforms.media.libraries import library_versions
 from transforms.media.scaling import scale_pixels
 from zephon_beam.media.content import MediaFault, MediaPart
@@ -294,3 +290,47 @@ def test_moved_frames_are_frames_of_the_clip(tmp_path: Path) -> None:
         assert np.array_equal(item.pixels[0], every[0])
         assert {frame.tobytes() for frame in item.pixels} <= frames
     assert len({digest(item) for item in found}) > 3
+
+
+def test_a_crop_is_a_stretch_of_the_scaled_picture(tmp_path: Path) -> None:
+    """Probing and decoding draw the same one, of upright frames, and mirror it afterwards."""
+    write_clip(tmp_path / "a.mp4", frames=6, height=96, width=160, rotation=90)
+    (tmp_path / "b.png").write_bytes(image_bytes(150, 220))
+    media = replace(QWEN, crop_area="0.3", crop_aspect="1.5")
+    sizes = set()
+    for name, is_video in (("a.mp4", True), ("b.png", False)):
+        part = MediaPart(is_video=is_video, path=name)
+        for number in range(8):
+            key = (5, number)
+            found = decode_item(part, str(tmp_path), media, key)
+            assert found.item == probe_item(part, str(tmp_path), media, key)
+            size = found.item.geometry
+            sizes.add((size.height, size.width, size.top, size.left))
+            fixed = replace(media, crop_area=1, crop_aspect=1)
+            whole = decode_item(part, str(tmp_path), fixed, key)
+            assert whole.item.geometry.top == 0
+            if not is_video:
+                picture_found = scale_pixels(
+                    picture(150, 220, 0), size.scaled_height, size.scaled_width
+                )
+                rows = slice(size.top, size.top + size.height)
+                columns = slice(size.left, size.left + size.width)
+                assert np.array_equal(found.pixels[0], picture_found[rows, columns])
+            mirrored = decode_item(part, str(tmp_path), replace(media, flip=1), key)
+            assert np.array_equal(mirrored.pixels, found.pixels[:, :, ::-1])
+    assert len(sizes) == 16
+
+
+def test_all_frames_of_a_clip_are_cropped_alike(tmp_path: Path) -> None:
+    """Of a clip that stands still every frame is the same."""
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("ffv1", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 80, 120, "yuv444p"
+        for _ in range(6):
+            frame = av.VideoFrame.from_ndarray(picture(80, 120, 1), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    media = replace(QWEN, crop_area="0.2")
+    found = decode_item(MediaPart(is_video=True, path="a.mkv"), str(tmp_path), media, (1,)).pixels
+    assert len({frame.tobytes() for frame in found}) == 1
