@@ -185,7 +185,7 @@ def run_stream(
             complete = _run_plan(opened, plan, run_job)
         position = read_position(opened.store, opened.manifest, complete=complete)
         refuse_empty_datasets(opened.store, opened.manifest, position)
-        refuse_starving_lanes(opened.manifest, position)
+        refuse_starving_lanes(opened.store, opened.manifest, position)
         advances += 1
         report()
     if follower is not None:

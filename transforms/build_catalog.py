@@ -31,6 +31,14 @@ class CatalogJob:
     recipe: Recipe
     formats: tuple[str, ...]
     roots: tuple[str, ...]
+    given: tuple[int, ...] = ()
+    """Data sets whose catalogs a fork takes over, which are not built."""
+
+    @property
+    def built(self) -> tuple[int, ...]:
+        """Data sets whose catalogs are built."""
+        places = range(len(self.formats))
+        return tuple(dataset for dataset in places if dataset not in self.given)
 
 
 class BuildCatalogs(beam.PTransform[Any, Any]):
@@ -113,8 +121,8 @@ def build_here(job: CatalogJob, paths: Sequence[Sequence[str]]) -> None:
         SourceError: an unreadable file.
         DeterminismError: the stream holds another catalog of that name.
     """
-    for dataset, listed in enumerate(paths):
-        scans = [scan_file(path, job.formats[dataset]) for path in listed]
+    for dataset in job.built:
+        scans = [scan_file(path, job.formats[dataset]) for path in paths[dataset]]
         _write_catalog(job, dataset, scans)
 
 

@@ -10,6 +10,7 @@ from copy import deepcopy
 from hashlib import blake2b
 from typing import Any
 
+from zephon_beam.manifest import Manifest
 from zephon_beam.recipe import Recipe
 from zephon_beam.recipe_mapping import recipe_to_mapping
 
@@ -45,8 +46,8 @@ _LATER_DEFAULTS: dict[str, dict[str, Any]] = {
     "": {"chat": {"loss_on": "assistant", "overlong": "truncate"}, "holdout": None, "media": None},
     "tokenizer": {"pattern": None, "special": {}},
     "packing": {"segment_multiple": 1},
-    "datasets.*": {
     "media": {"crop_area": "1", "crop_aspect": "1"},
+    "datasets.*": {
         "messages": None,
         "content": None,
         "tokens": None,
@@ -90,6 +91,7 @@ def fingerprint(
     catalog_digests: Mapping[str, str],
     format_version: int,
     code_versions: Mapping[str, str] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> str:
     """Hash a recipe and the contents it stands on.
 
@@ -100,6 +102,7 @@ def fingerprint(
         format_version: version of the stream format.
         code_versions: what stands for each piece of code and each library that decides bytes
             besides our own, by name.
+        origin: of a fork, what stands for the point that it begins at.
 
     Returns:
         BLAKE2b over canonical JSON, 32 hexadecimal digits.
@@ -122,8 +125,27 @@ def fingerprint(
     }
     if code_versions:
         content["code"] = dict(sorted(code_versions.items()))
+    if origin is not None:
+        content["origin"] = dict(origin)
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return blake2b(text.encode("ascii"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def manifest_fingerprint(manifest: Manifest, recipe: Recipe) -> str:
+    """Compute the fingerprint of a stream from everything else that its manifest says.
+
+    Args:
+        manifest: its own fingerprint is not looked at.
+        recipe: of the manifest.
+    """
+    return fingerprint(
+        recipe,
+        tokenizer_digest=manifest.tokenizer_digest,
+        catalog_digests={dataset.name: dataset.catalog_digest for dataset in manifest.datasets},
+        format_version=manifest.format_version,
+        code_versions=manifest.code_versions,
+        origin=None if manifest.origin is None else manifest.origin.identity(),
+    )
 
 
 def differences(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> list[str]:

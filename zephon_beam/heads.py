@@ -13,6 +13,7 @@ from zephon_beam.lane_state import LaneState, decode_state
 from zephon_beam.layout import carry_name, lane_folder, state_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.numbered import first_missing, numbered, shard_numbers
+from zephon_beam.origin import read_origin_state
 from zephon_beam.retained import read_first_shards
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
@@ -74,28 +75,38 @@ class Heads:
             return None
         return state if self._is_ours(state, lane) else None
 
-    def start(self, lane: int) -> LaneHead:
-        """Return the head of a lane that starts from nothing, or has ended."""
+    def ended(self, lane: int) -> LaneHead | None:
+        """Return the head of a lane that has ended, None if it has not."""
         length = self.length(lane)
-        return LaneHead(
-            lane=lane,
-            kind="none",
-            number=-1,
-            state=None,
-            ended=length is not None,
-            length=length or 0,
-        )
+        if length is None:
+            return None
+        return LaneHead(lane=lane, kind="none", number=-1, state=None, ended=True, length=length)
+
+    def beginning(self, lane: int) -> LaneHead:
+        """Return the head of a lane that begins: from nothing, or where its stream was forked.
+
+        Raises:
+            CorruptObjectError: the state that a fork begins with is missing or damaged.
+        """
+        if self._manifest.origin is None:
+            return LaneHead(lane=lane, kind="none", number=-1, state=None)
+        state = read_origin_state(self._store, lane, self._manifest.fingerprint)
+        return LaneHead(lane=lane, kind="origin", number=-1, state=state)
+
+    def start(self, lane: int) -> LaneHead:
+        """Return the head of a lane that has ended or begins."""
+        return self.ended(lane) or self.beginning(lane)
 
     def furthest(self, lane: int) -> LaneHead:
         """Return the furthest head: of the newest carry and the last state of the gapless shards.
 
         Ties go to the carry. Costs a listing of the lane's shards.
         """
-        head = self.start(lane)
-        if head.ended:
+        head = self.ended(lane)
+        if head is not None:
             return head
         shards = self.gapless(lane)
-        head = self.last_state(lane, shards) or head
+        head = self.last_state(lane, shards) or self.beginning(lane)
         for number in reversed(self._carry_numbers(lane)):
             carry = self.carry(lane, number)
             if carry is not None and self.shard_count(carry.samples) <= shards:

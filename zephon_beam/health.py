@@ -26,17 +26,24 @@ def refuse_empty_datasets(store: Store, manifest: Manifest, position: Position) 
             for lane, state in enumerate(states)
             if state is not None
         ]
+        tokens = sum(_given_tokens(entry) for _, entry in saved)
+        if tokens:
+            continue
         is_opened = not saved or any(entry.next_number for _, entry in saved)
+        # Two passes from where the last lane of a fork began hold a whole one.
+        begun = _first_numbers(store, manifest, dataset)
+        enough = frozen.chunk_count
+        if manifest.origin is not None:
+            enough = 2 * enough + manifest.lanes * (1 + max(begun))
         whole_pass = all(
-            number * manifest.lanes + lane >= frozen.chunk_count
+            number * manifest.lanes + lane >= enough
             for lane, entry in saved
             for number in [entry.next_number, *_open_numbers(entry)]
         )
-        tokens = sum(_given_tokens(entry) for _, entry in saved)
         dropped = sum(entry.counters.dropped_tokens for _, entry in saved)
         # A finite data set of which everything is dropped is counted as such, and ends.
         ends = manifest.recipe["datasets"][frozen.name]["passes"] != "repeat"
-        if is_opened and whole_pass and tokens == 0 and not (ends and dropped):
+        if is_opened and whole_pass and not (ends and dropped):
             reason = "all were dropped as longer than seq_len" if dropped else "got none"
             raise SourceError(
                 f"datasets.{frozen.name} must give at least one token in a pass, {reason} from "
@@ -47,7 +54,7 @@ def refuse_empty_datasets(store: Store, manifest: Manifest, position: Position) 
             )
 
 
-def refuse_starving_lanes(manifest: Manifest, position: Position) -> None:
+def refuse_starving_lanes(store: Store, manifest: Manifest, position: Position) -> None:
     """Stop when a lane gets the same chunks in every pass, and none of them gives a token.
 
     With `shuffle.chunks` each pass has its own order, so only unshuffled data sets can starve one.
@@ -61,14 +68,23 @@ def refuse_starving_lanes(manifest: Manifest, position: Position) -> None:
             if head.state is None or recipe["datasets"][frozen.name]["passes"] != "repeat":
                 continue
             entry = head.state.datasets[dataset]
+            if _given_tokens(entry):
+                continue
             used_up = min([entry.next_number, *_open_numbers(entry)])
-            if used_up >= cycle and not _given_tokens(entry):
+            if used_up >= cycle + _first_numbers(store, manifest, dataset)[head.lane]:
                 raise SourceError(
                     f"datasets.{frozen.name} must give every lane a token, gives lane {head.lane} "
                     f"none: it gets the same {cycle} chunks in every pass, and no document begins "
                     "in them; it would wait for ever; set shuffle.chunks to true, or use fewer "
                     "lanes or larger chunk_bytes, and run the recipe into a new place"
                 )
+
+
+def _first_numbers(store: Store, manifest: Manifest, dataset: int) -> list[int]:
+    """Return the number of the chunk that each lane opens first; not 0 in a fork."""
+    heads = Heads(store, manifest)
+    states = [heads.beginning(lane).state for lane in range(manifest.lanes)]
+    return [0 if state is None else state.datasets[dataset].next_number for state in states]
 
 
 def _given_tokens(entry: DatasetState) -> int:

@@ -19,7 +19,7 @@ from zephon_beam.packing.base import Bin, Packer, Packs
 from zephon_beam.packing.best_fit import BestFit
 from zephon_beam.packing.concat import Concat
 from zephon_beam.packing.first_fit import FirstFit
-from zephon_beam.pieces import LENGTH_MASK, Piece
+from zephon_beam.pieces import LENGTH_MASK, GatheredPieces, Piece, cut_piece, length_of
 from zephon_beam.quarantine_budget import QuarantineBudget
 from zephon_beam.rows import build_samples
 from zephon_beam.sequences import PartKey, SequencePart
@@ -132,6 +132,22 @@ class LaneProcess:
             packs=[len(pack) for pack in self._packs.closed],
             pieces=self._views.gather(self._pieces()),
         )
+
+    def enter(self, pieces: GatheredPieces) -> None:
+        """Pack pieces that were read before the lane began; the mixture does not count them.
+
+        Args:
+            pieces: those longer than a row are split.
+        """
+        seq_len = self._config.seq_len
+        adds = [self._packers[group].add for group in self._config.group_of_dataset]
+        datasets = pieces.columns.datasets.tolist()
+        for piece, dataset in zip(self._views.add_gathered(pieces), datasets, strict=True):
+            rest = piece
+            while length_of(rest) > seq_len:
+                first, rest = cut_piece(rest, seq_len)
+                adds[dataset](first, seq_len)
+            adds[dataset](rest, length_of(rest))
 
     def _fill(self, size: int) -> bool:
         """Pull pieces until a shard is full or the lane has ended; False if it is blocked."""

@@ -27,6 +27,11 @@ def end_name(lane: int) -> str:
     return f"end/lane-{lane:05d}.json"
 
 
+def origin_name(lane: int) -> str:
+    """Name of the state that a lane of a fork begins with."""
+    return f"origin/lane-{lane:05d}.avro"
+
+
 def plan_name(advance: int) -> str:
     """Name of the plan of an advance."""
     return f"advances/{advance:06d}.json"

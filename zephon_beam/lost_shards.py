@@ -49,9 +49,8 @@ def find_lost(store: Store, manifest: Manifest, heads: Sequence[LaneHead]) -> di
 def heads_before(
     store: Store, manifest: Manifest, lost: dict[int, list[int]]
 ) -> tuple[LaneHead, ...]:
-    """Return what each lane that lost something goes on from: its last state before, or nothing."""
+    """Return what each lane that lost something goes on from: its last state, or its beginning."""
     found = Heads(store, manifest)
     return tuple(
-        found.last_state(lane, shards[0]) or LaneHead(lane=lane, kind="none", number=-1, state=None)
-        for lane, shards in lost.items()
+        found.last_state(lane, shards[0]) or found.beginning(lane) for lane, shards in lost.items()
     )

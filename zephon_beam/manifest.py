@@ -34,6 +34,28 @@ class DatasetManifest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where a fork begins."""
+
+    stream: str
+    """Where the older stream was; for people, not part of the fingerprint."""
+    fingerprint: str
+    """Of the older stream."""
+    at_sample: int
+    """Samples of the older stream that come before the fork."""
+    states_digest: str
+    """Of the lane states that the fork begins with."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return what enters the fingerprint."""
+        return {
+            "fingerprint": self.fingerprint,
+            "at_sample": self.at_sample,
+            "states": self.states_digest,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """The content of `stream.json`."""
 
@@ -54,6 +76,8 @@ class Manifest:
     datasets: list[DatasetManifest] = field(default_factory=list)
     code_versions: dict[str, str] = field(default_factory=dict)
     """What stands for each piece of code besides our own that decides bytes, by name."""
+    origin: Origin | None = None
+    """Where a fork begins; None: the stream begins with its data sets."""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -64,7 +88,10 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode as indented JSON with a fixed field order."""
-    return (json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode()
+    content = asdict(manifest)
+    if manifest.origin is None:
+        del content["origin"]
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_manifest(store: Store) -> Manifest:
@@ -90,7 +117,10 @@ def read_manifest(store: Store) -> Manifest:
                 f"{version!r}; use the version of zephon-beam that created the stream"
             )
         datasets = [DatasetManifest(**entry) for entry in raw.pop("datasets")]
-        return Manifest(**raw, datasets=datasets)
+        origin = raw.pop("origin", None)
+        return Manifest(
+            **raw, datasets=datasets, origin=None if origin is None else Origin(**origin)
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptObjectError(
             f"{store.uri}/{MANIFEST} is corrupt: {error}; nothing can be read without it; restore "

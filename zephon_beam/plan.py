@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from zephon_beam.errors import CorruptObjectError
-from zephon_beam.layout import carry_name, plan_name, recompute_name, state_name
+from zephon_beam.layout import (
+    carry_name,
+    origin_name,
+    plan_name,
+    recompute_name,
+    state_name,
+)
 
 FORMAT_VERSION = 1
 
@@ -34,9 +40,9 @@ class LanePlan:
 
     lane: int
     head_kind: str
-    """`carry`, `state`, or `none` for a lane that starts from nothing."""
+    """`carry`, `state`, `origin` at a fork's beginning, or `none` for a lane without anything."""
     head_number: int
-    """Advance of the carry or shard of the state; -1 for none."""
+    """Advance of the carry or shard of the state; -1 for the others."""
     supply: tuple[SupplyEntry, ...]
     wanted_shards: tuple[int, int] | None = None
     """In a plan that recomputes: the first and the last shard that is wanted."""
@@ -46,6 +52,8 @@ class LanePlan:
         """Name of the object that the lane starts from."""
         if self.head_kind == "none":
             return None
+        if self.head_kind == "origin":
+            return origin_name(self.lane)
         namer = carry_name if self.head_kind == "carry" else state_name
         return namer(self.lane, self.head_number)
 
@@ -55,13 +63,16 @@ class Plan:
     """One advance. Lanes that are not listed keep their head.
 
     A plan that recomputes makes lost shards again, from older states. It moves no head: its job
-    writes neither carries nor ends.
+    writes neither carries nor ends. That of an endless job says where its lanes start, and gives
+    the job a number: lanes go on from the states that it leaves.
     """
 
     advance: int
     fingerprint: str
     lanes: tuple[LanePlan, ...]
     recompute: bool = False
+    endless: bool = False
+    """Whether it is of an endless job: it supplies nothing itself, and is never complete."""
 
     @property
     def name(self) -> str:
@@ -80,6 +91,7 @@ def encode_plan(plan: Plan) -> bytes:
         "advance": plan.advance,
         "fingerprint": plan.fingerprint,
         **({"recompute": True} if plan.recompute else {}),
+        **({"endless": True} if plan.endless else {}),
     }
     lines = [json.dumps(_lane_to_json(entry), separators=(",", ":")) for entry in plan.lanes]
     body = ",\n".join(lines)
@@ -105,6 +117,7 @@ def decode_plan(data: bytes, name: str) -> Plan:
             fingerprint=raw["fingerprint"],
             lanes=lanes,
             recompute=raw.get("recompute", False),
+            endless=raw.get("endless", False),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptObjectError(

@@ -4,7 +4,7 @@ The commit protocol. Advance k is complete when every lane in its plan has carry
 and every shard that the carry or the end counts exists or was deleted on purpose; otherwise plan k
 is run again. If an object that a plan starts from is gone or damaged, lanes go on from whichever
 is further of their newest carry and the last lane state of their gapless run of shards; ties go to
-the carry.
+the carry. So they do after an endless job, whose plan is never complete.
 """
 
 from dataclasses import dataclass
@@ -72,6 +72,9 @@ def read_position(store: Store, manifest: Manifest, *, complete: int | None = No
         return Position(heads=heads, next_advance=0, pending=None)
     newest = numbers[-1]
     plan = read_plan(store, manifest, plan_name(newest))
+    if plan.endless:
+        heads = tuple(found.furthest(lane) for lane in lanes)
+        return Position(heads=heads, next_advance=newest + 1, pending=None)
     if newest == complete or is_complete(store, manifest, plan):
         # Ends are read after the plan was found complete: a twin may have written them meanwhile.
         heads = tuple(_after_complete(found, lane) for lane in lanes)
@@ -111,8 +114,7 @@ def is_superseded(store: Store, plan: Plan) -> bool:
 
 def _after_complete(found: Heads, lane: int) -> LaneHead:
     """Return a lane's head when the newest plan is complete."""
-    head = found.start(lane)
-    return head if head.ended else found.newest_carry(lane) or found.furthest(lane)
+    return found.ended(lane) or found.newest_carry(lane) or found.furthest(lane)
 
 
 def _lane_is_complete(store: Store, found: Heads, advance: int, entry: LanePlan) -> bool:
@@ -146,7 +148,7 @@ def _can_run(store: Store, found: Heads, advance: int, entry: LanePlan) -> bool:
 
 def _start_samples(found: Heads, entry: LanePlan) -> int | None:
     """Samples in shards where a lane's share of a plan starts; None if that object is gone."""
-    if entry.head_kind == "none":
+    if entry.head_kind in ("none", "origin"):
         return 0
     if entry.head_kind == "carry":
         head = found.carry(entry.lane, entry.head_number)

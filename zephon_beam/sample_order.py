@@ -91,6 +91,20 @@ class SampleOrder:
         caps = np.where(np.arange(self.lane_count) < lane, index + 1, index)
         return int(np.minimum(self.lengths, caps).sum())
 
+    def counts_before(self, sample: int) -> list[int]:
+        """Return how many of the first `sample` samples are each lane's.
+
+        Raises:
+            StreamExhaustedError: the stream has fewer.
+        """
+        if sample == 0:
+            return [0] * self.lane_count
+        lanes, indices = self.locate(sample - 1, sample)
+        lane, index = int(lanes[0]), int(indices[0])
+        caps = np.where(np.arange(self.lane_count) <= lane, index + 1, index)
+        counts: list[int] = np.minimum(self.lengths, caps).tolist()
+        return counts
+
     def complete_prefix(self, committed: Sequence[int]) -> int:
         """Return the length of the gapless global prefix.
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.errors import CorruptObjectError, RecipeError, StreamNotFoundError
-from zephon_beam.fingerprint import fingerprint
+from zephon_beam.fingerprint import manifest_fingerprint
 from zephon_beam.inspection import deleted_tokens, tokens_of_datasets
 from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_end
 from zephon_beam.lane_state import LaneState, decode_state
 from zephon_beam.layout import MANIFEST, catalog_name, end_name, shard_name, state_name
 from zephon_beam.manifest import Manifest, read_manifest
+from zephon_beam.origin import origin_fault
 from zephon_beam.recipe_mapping import recipe_from_mapping
 from zephon_beam.retained import first_retained_sample
 from zephon_beam.shard import DIGEST_BYTES, decode_shard_and_counts, row_digests
@@ -150,15 +151,9 @@ class _Verification:
     def _check_manifest(self) -> None:
         """Recompute the fingerprint from what the manifest says."""
         manifest = self._manifest
-        digests = {dataset.name: dataset.catalog_digest for dataset in manifest.datasets}
         try:
-            found = fingerprint(
-                recipe_from_mapping(manifest.recipe, origin=f"{MANIFEST}: recipe"),
-                tokenizer_digest=manifest.tokenizer_digest,
-                catalog_digests=digests,
-                format_version=manifest.format_version,
-                code_versions=manifest.code_versions,
-            )
+            recipe = recipe_from_mapping(manifest.recipe, origin=f"{MANIFEST}: recipe")
+            found = manifest_fingerprint(manifest, recipe)
             if found != manifest.fingerprint:
                 self._fault(
                     f"{MANIFEST}: fingerprint: expected {found}, found {manifest.fingerprint}; it "
@@ -166,6 +161,10 @@ class _Verification:
                 )
         except ValueError as error:
             self._fault(f"{MANIFEST}: {error}")
+        if manifest.origin is not None:
+            fault = origin_fault(self._store, manifest.origin, manifest.lanes, manifest.fingerprint)
+            if fault is not None:
+                self._fault(fault)
 
     def _check_catalogs(self) -> list[int | None]:
         """Compare the catalogs with their digests; return the number of files of each."""

@@ -1,0 +1,151 @@
+"""Which data sets of a fork go on where they are, and which begin anew: decided from two recipes.
+
+A data set keeps its place if its name, its files, its content and its transforms are what they
+were. Its pieces that wait in open rows re-enter if its tokens are what they were, too; else they
+are dropped, and so is the rest of a document that is partly used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zephon_beam.errors import RecipeError
+from zephon_beam.fingerprint import differences, recipe_identity
+from zephon_beam.manifest import Manifest
+from zephon_beam.recipe import Recipe
+from zephon_beam.recipe_mapping import recipe_from_mapping
+
+_ORDER_FIELDS = ("seed", "shuffle.chunks", "shuffle.documents", "holdout")
+"""A place in a data set means other documents when one of these changes."""
+_CONTENT_FIELDS = ("text", "messages", "content", "tokens", "loss_mask", "transforms")
+_FRAMING_FIELDS = ("tokenizer.pad", "tokenizer.eos", "tokenizer.bos")
+"""Told by ids, which may be spelt otherwise; the padding is in no sequence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetFork:
+    """What becomes of one data set of a fork's recipe."""
+
+    name: str
+    older: int | None
+    """Its place in the older recipe; None: it begins anew."""
+    anew: str = ""
+    """Why it begins anew."""
+    dropped: str = ""
+    """Why its pieces in open rows are dropped; empty: they re-enter."""
+
+
+def fork_datasets(
+    older: Manifest, recipe: Recipe, newer: Manifest, file_changes: Mapping[str, str]
+) -> tuple[DatasetFork, ...]:
+    """Decide what becomes of each data set of a fork.
+
+    Args:
+        older: of the stream that is forked.
+        recipe: of the fork.
+        newer: what the fork's manifest says of tokenizer and code.
+        file_changes: in what files differ, by data set; those that do not are left out.
+
+    Returns:
+        One entry for each data set, in the order of the fork's recipe.
+
+    Raises:
+        RecipeError: the recipe changes what decides the order of documents or the lanes, or no
+            data set of the older recipe is left.
+
+    Determinism: depends on the arguments alone.
+    """
+    changed = changed_fields(older, recipe)
+    refuse_other_order(changed)
+    places = {dataset.name: place for place, dataset in enumerate(older.datasets)}
+    forks = []
+    for name in recipe.datasets:
+        anew = "it is new"
+        if name in places:
+            anew = file_changes.get(name, "") or _content_change(name, changed, older, newer)
+        if anew:
+            forks.append(DatasetFork(name=name, older=None, anew=anew))
+            continue
+        kind = recipe.datasets[name].content_kind
+        dropped = _token_change(kind, changed, older, newer)
+        forks.append(DatasetFork(name=name, older=places[name], dropped=dropped))
+    if all(fork.older is None for fork in forks):
+        reasons = "; ".join(f"{fork.name}: {fork.anew}" for fork in forks)
+        raise RecipeError(
+            f"recipe must keep a data set of the stream, all begin anew ({reasons}); there is "
+            "nothing to go on with; undo a change, or run the recipe into a new place"
+        )
+    return tuple(forks)
+
+
+def changed_fields(older: Manifest, recipe: Recipe) -> dict[str, str]:
+    """Return in which fields a recipe differs from that of a stream, as {field: in words}."""
+    stored = recipe_from_mapping(older.recipe, origin="stream.json: recipe")
+    lines = differences(recipe_identity(stored), recipe_identity(recipe))
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def refuse_other_order(changed: Mapping[str, str]) -> None:
+    """Refuse what no place in a data set outlives.
+
+    Raises:
+        RecipeError: the recipe changes it.
+    """
+    if "lanes" in changed:
+        raise RecipeError(
+            f"lanes must stay what they are in a fork: {changed['lanes']}; the chunks of a pass "
+            "are shared out among the lanes, so documents would repeat or be missed; undo the "
+            "change, or run the recipe into a new place"
+        )
+    for field, words in changed.items():
+        if field in _ORDER_FIELDS or field.startswith("holdout."):
+            raise RecipeError(
+                f"{field} must stay what it is in a fork: {words}; the places that data sets are "
+                "at would mean other documents, which would repeat or be missed; undo the change, "
+                "or run the recipe into a new place"
+            )
+
+
+def left_out(older: Manifest, forks: Sequence[DatasetFork]) -> list[str]:
+    """Name the data sets of the older stream that the fork does not go on with."""
+    kept = {fork.older for fork in forks}
+    return [dataset.name for place, dataset in enumerate(older.datasets) if place not in kept]
+
+
+def _content_change(name: str, changed: Mapping[str, str], older: Manifest, newer: Manifest) -> str:
+    """Say in what a data set's documents differ; empty if they do not."""
+    for field, words in changed.items():
+        parts = field.split(".")
+        key = parts[2].partition("[")[0] if parts[:2] == ["datasets", name] and parts[2:] else ""
+        if key in _CONTENT_FIELDS:
+            return f"{'.'.join(parts[2:])}: {words}"
+    return _code_change(f"datasets.{name}.", older, newer)
+
+
+def _token_change(kind: str, changed: Mapping[str, str], older: Manifest, newer: Manifest) -> str:
+    """Say in what the tokens of a data set's documents differ; empty if they do not."""
+    if older.tokenizer_digest != newer.tokenizer_digest:
+        return "the tokenizer is another one"
+    for name in ("bos_id", "eos_id"):
+        found, expected = getattr(newer, name), getattr(older, name)
+        if found != expected:
+            return f"tokenizer.{name[:3]}: the stream has {expected}, the recipe now has {found}"
+    for field, words in changed.items():
+        section = field.partition(".")[0]
+        if (
+            (section == "tokenizer" and field not in _FRAMING_FIELDS)
+            or (kind == "messages" and field == "chat.loss_on")
+            or (kind == "content" and section == "media")
+        ):
+            return f"{field}: {words}"
+    if kind == "messages":
+        return _code_change("chat", older, newer)
+    return _code_change("media", older, newer) if kind == "content" else ""
+
+
+def _code_change(prefix: str, older: Manifest, newer: Manifest) -> str:
+    """Say which code of a kind is another one; empty if none is."""
+    for name in sorted({*older.code_versions, *newer.code_versions}):
+        before, now = older.code_versions.get(name), newer.code_versions.get(name)
+        if name.startswith(prefix) and before != now:
+            return f"{name.replace('_', ' ')}: code {before or 'of nothing'} became {now}"
+    return ""
