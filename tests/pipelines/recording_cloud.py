@@ -1,9 +1,12 @@
-"""A loopback server that stands for Cloud Storage and Dataflow and records what it is given."""
+"""A loopback server that stands for Cloud Storage and Dataflow and records what it is given.
+
+Whoever has set `execute` also gets every job run, the way a service would: from what was staged.
+"""
 
 import base64
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,7 +16,7 @@ import google_crc32c
 
 
 class RecordingCloud(ThreadingHTTPServer):
-    """Takes uploads and jobs; every job is done as soon as it is submitted."""
+    """Takes uploads and jobs; a job has ended when its submission is answered."""
 
     daemon_threads = True
 
@@ -21,8 +24,14 @@ class RecordingCloud(ThreadingHTTPServer):
         """Listen on a free port."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.jobs: list[dict[str, Any]] = []
+        self.execute: Callable[[dict[str, Any]], None] = lambda _job: None
         self.objects: dict[str, bytes] = {}
         self.address = f"http://localhost:{self.server_address[1]}"
+
+    def staged(self, name: str) -> bytes:
+        """Return the one object whose name ends so."""
+        (found,) = [data for full, data in self.objects.items() if full.endswith(f"/{name}")]
+        return found
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -47,6 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
         body, address = self._body(), urlsplit(self.path)
         if address.path.endswith("/jobs"):
             self.server.jobs.append(json.loads(body))
+            self.server.execute(self.server.jobs[-1])
             self._answer(_DONE)
         else:
             name = json.loads(body)["name"]

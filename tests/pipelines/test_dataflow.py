@@ -1,8 +1,12 @@
-"""What is submitted to Dataflow: a small graph of a few named stages, with plain coders."""
+"""What is submitted to Dataflow: a small graph of a few named stages, with plain coders.
+
+Every submission is a real one of Beam's Dataflow runner, to a server of the test's own.
+"""
 
 import re
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +15,14 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.pipeline_context import PipelineContext
 
 from pipelines.advance import run_advance
+from pipelines.demo_corpus import TOKENIZER_FILE
+from pipelines.engine_defaults import STATE_CACHE_MB
+from pipelines.engines.software import BEAM_VERSION
 from pipelines.options import parse_beam_options
 from pipelines.recipe_file import load_recipe
+from tests.pipelines.dataflow_jobs import IMAGE, cloud_flags, enter_cloud, staged_graph
 from tests.pipelines.recording_cloud import RecordingCloud, recording_cloud
-from tests.pipelines.small_streams import SmallStream
+from tests.pipelines.small_streams import SmallStream, run
 from transforms.lane_messages import LaneMessageCoder
 from transforms.stream_job import StreamJob
 from zephon_beam.layout import plan_name
@@ -26,6 +34,12 @@ STAGES = {
     *("Lanes", "SupplyChunks", "SpreadChunks", "ReadDocuments"),
     *("TokenizeDocuments", "GatherLanes", "PackLanes", "WriteShards"),
 }
+WORK = {
+    *("SupplyChunks/ReadPlan", "ReadDocuments/ReadParts", "TokenizeDocuments/TokenizeParts"),
+    *("PackLanes/MixAndPack", "WriteShards/Commit"),
+}
+"""The steps that do our work, among those that spread it."""
+PLAIN_CODERS = {"kv", "tuple", "varint", "bytes", "string_utf8"}
 LARGEST_JOB_BYTES = 20 * 1000 * 1000
 EVENT_TIME = beam_runner_api_pb2.TimeDomain.EVENT_TIME
 
@@ -34,35 +48,26 @@ EVENT_TIME = beam_runner_api_pb2.TimeDomain.EVENT_TIME
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingCloud]:
     """Let the Dataflow runner of this process talk to a server of ours, and to nobody else."""
     with recording_cloud() as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
-        monkeypatch.setenv("NO_GCE_CHECK", "true")
-        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
-        yield server
+        yield enter_cloud(server, monkeypatch)
 
 
-def submit(cloud: RecordingCloud, finite: SmallStream, datasets: int = 0) -> Any:
+def submit(cloud: RecordingCloud, finite: SmallStream, *flags: str) -> Any:
     """Submit the first advance of a stream, and return the graph as it was staged."""
     store = open_store(str(finite.folder))
     recipe = load_recipe(finite.recipe)
-    if datasets:
-        (first, *_) = recipe.datasets.values()
-        recipe = replace(recipe, datasets={f"source-{n:04d}": first for n in range(datasets)})
     roots = tuple("/a/folder/of/some/length" for _ in recipe.datasets)
     job = StreamJob(stream=str(finite.folder), advance=0, recipe=recipe, roots=roots)
-    flags = [
-        *("--runner=DataflowRunner", "--no_auth", f"--dataflow_endpoint={cloud.address}"),
-        *("--project=p", "--region=r", "--job_name=advance", "--sdk_location=container"),
-        *("--temp_location=gs://bucket/tmp", "--staging_location=gs://bucket/staging"),
-    ]
     plan = read_plan(store, read_manifest(store), plan_name(0))
-    run_advance(job, plan, parse_beam_options(flags), drain_bytes=1)
-    (graph,) = [data for name, data in cloud.objects.items() if name.endswith("pipeline.pb")]
-    return beam_runner_api_pb2.Pipeline.FromString(graph)
+    options = parse_beam_options([*cloud_flags(cloud), *flags])
+    run_advance(job, plan, options, drain_bytes=1)
+    return staged_graph(cloud)
 
 
 def spell(graph: Any, coder: str) -> str:
     """Spell a coder with its parts, e.g. `kv(varint,bytes)`."""
     found = graph.components.coders[coder]
+    if found.spec.urn == "beam:coder:pickled_python:v1":
+        return type(Coder.from_runner_api(found, PipelineContext())).__name__
     name = found.spec.urn.removeprefix("beam:coder:").removesuffix(":v1")
     parts = ",".join(spell(graph, part) for part in found.component_coder_ids)
     return f"{name}({parts})" if parts else name
@@ -115,8 +120,7 @@ def test_keys_and_state_have_plain_coders_and_nothing_is_a_side_input(
     assert re.fullmatch(r"kv\(varint,\w+\)", spell(graph, coder))
     state = function.state_specs
     assert spell(graph, state["state"].read_modify_write_spec.coder_id) == "bytes"
-    parts = graph.components.coders[state["parts"].bag_spec.element_coder_id]
-    assert isinstance(Coder.from_runner_api(parts, PipelineContext()), LaneMessageCoder)
+    assert spell(graph, state["parts"].bag_spec.element_coder_id) == LaneMessageCoder.__name__
     counts = spell(graph, state["gathered"].read_modify_write_spec.coder_id)
     assert counts == "tuple(varint,varint,varint)"
     assert set(state) == {"state", "parts", "gathered"}
@@ -124,9 +128,98 @@ def test_keys_and_state_have_plain_coders_and_nothing_is_a_side_input(
     assert timer.time_domain == EVENT_TIME
 
 
-def test_the_size_of_a_job_does_not_grow_with_files_or_chunks(
+def test_what_goes_from_stage_to_stage_has_plain_coders_and_ours(
     cloud: RecordingCloud, finite: SmallStream
 ) -> None:
-    """It holds the recipe, a few times: 300 data sets are far from Dataflow's limit."""
-    graph = submit(cloud, finite, datasets=300)
-    assert graph.ByteSize() < LARGEST_JOB_BYTES / 10
+    """Nothing that Beam would pickle by value, so that a worker of any Python reads it."""
+    graph = submit(cloud, finite)
+    outputs = {
+        step.unique_name: spell(graph, graph.components.pcollections[output].coder_id)
+        for step, _ in steps(graph).values()
+        for output in step.outputs.values()
+        if step.unique_name in WORK
+    }
+    assert set(outputs) == WORK
+    used = {word for coder in outputs.values() for word in re.findall(r"\w+", coder)}
+    assert used <= PLAIN_CODERS | {"LaneDocumentsCoder", "LaneMessageCoder"}, outputs
+
+
+def test_the_environment_is_the_one_that_was_asked_for(
+    cloud: RecordingCloud, finite: SmallStream, tmp_path: Path
+) -> None:
+    """Image, machines and packages; a batch job has no streaming engine."""
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("tokenizers\n")
+    graph = submit(
+        cloud,
+        finite,
+        *(f"--sdk_container_image={IMAGE}", "--machine_type=n2-standard-4"),
+        *("--num_workers=3", "--max_num_workers=7", "--disk_size_gb=50"),
+        *(f"--requirements_file={requirements}", "--requirements_cache=skip"),
+    )
+    (job,) = cloud.jobs
+    (pool,) = job["environment"]["workerPools"]
+    (image,) = pool["sdkHarnessContainerImages"]
+    assert image["containerImage"] == pool["workerHarnessContainerImage"] == IMAGE
+    assert pool["machineType"] == "n2-standard-4"
+    assert (pool["numWorkers"], pool["autoscalingSettings"]["maxNumWorkers"]) == (3, 7)
+    assert pool["diskSizeGb"] == 50
+    assert not pool.get("dataDisks")
+    names = [package["name"] for package in pool["packages"]]
+    assert set(names) == {"requirements.txt", "submission_environment_dependencies.txt"}
+    assert cloud.staged("requirements.txt") == b"tokenizers\n"
+    options = job["environment"]["sdkPipelineOptions"]["options"]
+    assert options["streaming"] is False
+    assert options["max_cache_memory_usage_mb"] == STATE_CACHE_MB
+    experiments = job["environment"]["experiments"]
+    assert "use_runner_v2" in experiments
+    assert not [name for name in experiments if "streaming" in name]
+    for environment in graph.components.environments.values():
+        payload = beam_runner_api_pb2.DockerPayload.FromString(environment.payload)
+        assert payload.container_image == IMAGE
+
+
+def test_the_image_without_a_choice_is_the_pinned_version_of_beam(
+    cloud: RecordingCloud, finite: SmallStream
+) -> None:
+    """As the base of our own image, so that both have one interpreter and one Beam."""
+    submit(cloud, finite)
+    (pool,) = cloud.jobs[0]["environment"]["workerPools"]
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert pool["workerHarnessContainerImage"].endswith(f"beam_python{python}_sdk:{BEAM_VERSION}")
+
+
+@pytest.mark.parametrize(
+    ("datasets", "files"),
+    [
+        pytest.param(300, 4),
+        pytest.param(
+            300, 3334, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="a million files"
+        ),
+    ],
+)
+def test_the_size_of_a_job_does_not_grow_with_files_or_chunks(
+    cloud: RecordingCloud, tmp_path: Path, datasets: int, files: int
+) -> None:
+    """It holds the recipe, a few times; lists of files, chunks and parts are in the stream."""
+    for number in range(datasets):
+        folder = tmp_path / f"source-{number:03d}"
+        folder.mkdir()
+        for file in range(files):
+            (folder / f"part-{file:05d}.jsonl").write_text(f'{{"text": "words {number} {file}"}}\n')
+    sources = "".join(
+        f"  source-{number:03d}: {{files: source-{number:03d}/*.jsonl, passes: 1}}\n"
+        for number in range(datasets)
+    )
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"name: wide\nlanes: 2\nseq_len: 128\ntokenizer: {{path: {TOKENIZER_FILE}}}\n"
+        "shuffle: {interleave: 2}\npacking: {open_bins: 4}\n"
+        f"datasets:\n{sources}"
+    )
+    stored = "--template_location=gs://bucket/templates/job"
+    run(recipe, tmp_path / "stream", options=[*cloud_flags(cloud), stored])
+    manifest = read_manifest(open_store(str(tmp_path / "stream")))
+    assert sum(dataset.chunk_count for dataset in manifest.datasets) == datasets * files
+    graph = staged_graph(cloud)
+    assert len(cloud.staged("job")) + graph.ByteSize() < LARGEST_JOB_BYTES / 100
