@@ -170,11 +170,7 @@ def encode_shard(
     fields = [pa.field(name, column.type, nullable=False) for name, column in columns.items()]
     schema = pa.schema(fields, metadata=header)
     batch = pa.record_batch(list(columns.values()), schema=schema)
-    sink = pa.BufferOutputStream()
-    codec = None if compression == "none" else compression
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    return _encode_batch(batch, None if compression == "none" else compression)
 
 
 def decode_header(data: bytes | memoryview, name: str) -> ShardHeader:
@@ -202,6 +198,23 @@ def open_batch(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Any]:
         reason = f"header says {header.count} rows, found {batch.num_rows}"
         raise CorruptShardError(_corrupt(name, reason))
     return header, batch
+
+
+def expand_shard(data: bytes) -> bytes:
+    """Return a shard file with the same rows and header, not compressed.
+
+    What is no whole shard is returned as it is, for whoever opens it to say so.
+    """
+    buffer = pa.py_buffer(data)
+    try:
+        batch = pa.ipc.open_file(buffer).get_batch(0)
+    except (pa.ArrowInvalid, OSError):
+        return data
+    begin, end = buffer.address, buffer.address + buffer.size
+    stored = [part for column in batch.columns for part in column.buffers() if part]
+    if all(begin <= part.address < end for part in stored if part.size):
+        return data
+    return _encode_batch(batch, None)
 
 
 def decode_shard(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Samples]:
@@ -294,6 +307,14 @@ def _header(schema: Any, name: str) -> ShardHeader:
             "read it with the version of zephon-beam that wrote it"
         )
     return header
+
+
+def _encode_batch(batch: Any, codec: str | None) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def _rows_column(values: Array) -> Any:

@@ -107,7 +107,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def open_reader(folder: Path, fields: tuple[str, ...]) -> StreamReader:
+def open_reader(folder: "Path | str", fields: tuple[str, ...]) -> StreamReader:
     """Open the stream as the only rank."""
     return StreamReader(
         str(folder), global_batch_size=512, micro_batch_size=MICRO_BATCH_SIZE, fields=fields

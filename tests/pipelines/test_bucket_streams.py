@@ -17,16 +17,21 @@ from pipelines.run import run_stream
 from tests.object_stores import proxy_before
 from tests.pipelines.small_streams import LANES, ROOT, SmallStream, environment
 from tests.pipelines.test_golden_stream import RECIPE, STREAM, TREE
+from zephon_beam import shard
 from zephon_beam.errors import DriftError, StoreError
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.reader import StreamReader
 from zephon_beam.shard import decode_shard, encode_shard
-from zephon_beam.store import bucket
+from zephon_beam.store import bucket, remote
 from zephon_beam.store.base import open_store
 from zephon_beam.verification import verify_stream
 
 # The client of Google leaves the connections of answers that it does not read to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+TRAILER_BYTES = 20
+"""What follows the content of a copy in the local cache."""
 
 
 def bucket_tree(stream: str) -> dict[str, str]:
@@ -154,6 +159,25 @@ def test_a_reader_finds_the_same_batches_in_a_bucket(
     assert own_cache.is_dir() == any(own_cache.rglob("objects/*"))
 
 
+def test_copies_are_expanded_once_a_host(
+    gcs: str, narrow: SmallStream, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks map what a folder would hold, so only the first of them unpacks a shard."""
+    monkeypatch.setattr(remote, "SMALL_BYTES", 0)
+    stream = f"{gcs}/s"
+    run_stream(narrow.recipe, stream)
+    assert all(packed_shards(stream))
+    expected = read_all(narrow.folder)
+    assert read_all(stream) == expected
+    copies = {path.read_bytes()[:-TRAILER_BYTES] for path in own_cache.rglob("objects/*")}
+    shards = {path.read_bytes() for path in (narrow.folder / "shards").rglob("*.arrow")}
+    assert shards <= copies
+    assert copies.isdisjoint(open_store(stream).get(name) for name in narrow.tree)
+    monkeypatch.setattr(shard, "_encode_batch", None)
+    assert read_all(stream) == expected
+    assert read_all(stream, verify_digests=True) == expected
+
+
 def copy_files(folder: Path, address: str) -> None:
     """Copy the files of a folder into a bucket."""
     store = open_store(address)
@@ -245,10 +269,11 @@ def test_requests_of_a_run_and_of_a_reader_are_few(
         proxy.requests.clear()
         read_all(stream)
         asked = Counter(map(_kind, proxy.requests))
-        # To find a shard and to read it is one request each.
+        # A shard is read once, and those far ahead are found together.
         assert asked["read shards"] == shards
-        assert asked["stat shards"] <= shards + LANES
-        assert sum(asked.values()) <= 2 * shards + 2 * LANES + 1
+        assert asked["stat shards"] <= 3 * LANES
+        assert asked["list shards"] <= 2 * LANES
+        assert sum(asked.values()) <= shards + 6 * LANES + 1
         proxy.requests.clear()
         StreamReader(stream, global_batch_size=8, micro_batch_size=4)
         assert list(map(_kind, proxy.requests)) == ["read stream.json"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from zephon_beam.errors import RecipeError, StoreError
 from zephon_beam.store import cache as module
-from zephon_beam.store.cache import CACHE_BYTES, CACHE_FOLDER, LocalCache
+from zephon_beam.store.cache import CACHE_BYTES, CACHE_FOLDER, CopyKey, LocalCache
 
 
 class Source:
@@ -32,6 +33,11 @@ class Source:
         return self.content
 
 
+def key(address: str, version: str = "1", size: int = 100_000, form: str = "") -> CopyKey:
+    """Name a copy."""
+    return CopyKey(address, version, size, form)
+
+
 def copies(folder: Path) -> list[Path]:
     """Return the files that hold copies, temporary ones too."""
     return sorted((folder / "objects").iterdir())
@@ -43,11 +49,11 @@ def test_an_object_is_fetched_once(tmp_path: Path) -> None:
     for _ in range(2):
         cache = LocalCache(tmp_path / "deep" / "cache")
         for _ in range(2):
-            assert bytes(cache.open("gs://b/x", "1", 100_000, source)) == source.content
+            assert bytes(cache.open(key("gs://b/x"), source)) == source.content
     assert source.fetched == 1
     other = Source(os.urandom(100_000))
-    assert bytes(cache.open("gs://b/x", "2", 100_000, other)) == other.content
-    assert bytes(cache.open("gs://b/x", "1", 100_000, source)) == source.content
+    assert bytes(cache.open(key("gs://b/x", "2"), other)) == other.content
+    assert bytes(cache.open(key("gs://b/x"), source)) == source.content
     assert (source.fetched, other.fetched) == (1, 1)
     assert len(copies(tmp_path / "deep" / "cache")) == 2
     assert (tmp_path / "deep" / "cache" / "objects").stat().st_mode & 0o77 == 0
@@ -56,12 +62,58 @@ def test_an_object_is_fetched_once(tmp_path: Path) -> None:
 def test_a_copy_is_mapped(tmp_path: Path) -> None:
     """Ranks of a host share its pages; it lives on when its file is gone."""
     source = Source(os.urandom(100_000))
-    view = LocalCache(tmp_path).open("x", "1", 100_000, source)
+    view = LocalCache(tmp_path).open(key("x"), source)
     assert type(view.obj).__name__ == "mmap"
     assert view.readonly
     for path in copies(tmp_path):
         path.unlink()
     assert bytes(view) == source.content
+
+
+def test_what_is_made_of_an_object_is_a_copy_of_its_own(tmp_path: Path) -> None:
+    """It may be larger than the object, which is neither read nor made again."""
+    cache, plain, made = LocalCache(tmp_path), Source(bytes(1000)), Source(os.urandom(5000))
+    for _ in range(2):
+        assert bytes(cache.open(key("x", size=1000), plain)) == plain.content
+        assert bytes(cache.open(key("x", size=1000, form="made"), made)) == made.content
+        assert cache.holds(key("x", size=1000, form="made"))
+    assert (plain.fetched, made.fetched) == (1, 1)
+    assert not cache.holds(key("x", size=1000, form="other"))
+
+
+def test_a_copy_is_checked_when_it_is_new_altered_or_from_before_the_machine_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To check takes as long as to read, and a folder's files are not checked at all."""
+    checks: list[int] = []
+
+    def count(content: memoryview) -> int:
+        checks.append(len(content))
+        return zlib.crc32(content)
+
+    class Counting:
+        crc32 = staticmethod(count)
+
+    def checked() -> int:
+        checks.clear()
+        found = LocalCache(tmp_path).open(key("x"), source)
+        assert bytes(found) == source.content
+        return len(checks)
+
+    monkeypatch.setattr(module, "zlib", Counting)
+    source = Source(os.urandom(100_000))
+    assert checked() == 2  # the writer's trailer, and what is there of it
+    assert checked() == checked() == 0
+    (path,) = copies(tmp_path)
+    path.touch()
+    assert checked() == 1
+    assert checked() == 0
+    monkeypatch.setattr(module, "_boot", lambda: b"another")
+    assert checked() == 1
+    assert checked() == 0
+    flip(path)
+    assert checked() == 3
+    assert source.fetched == 2
 
 
 def flip(path: Path) -> None:
@@ -86,12 +138,12 @@ def flip(path: Path) -> None:
 def test_a_damaged_copy_is_fetched_anew(tmp_path: Path, damage: Any) -> None:
     """Whatever happened to the disk, what is read is what is stored."""
     source = Source(os.urandom(100_000))
-    LocalCache(tmp_path).open("x", "1", 100_000, source)
+    LocalCache(tmp_path).open(key("x"), source)
     (path,) = copies(tmp_path)
     damage(path)
-    assert bytes(LocalCache(tmp_path).open("x", "1", 100_000, source)) == source.content
+    assert bytes(LocalCache(tmp_path).open(key("x"), source)) == source.content
     assert source.fetched == 2
-    assert bytes(LocalCache(tmp_path).open("x", "1", 100_000, source)) == source.content
+    assert bytes(LocalCache(tmp_path).open(key("x"), source)) == source.content
     assert source.fetched == 2
 
 
@@ -101,17 +153,17 @@ def test_the_least_recently_used_copies_make_room(tmp_path: Path) -> None:
     sources = {name: Source(os.urandom(100_000)) for name in "abcd"}
     views = {}
     for step, name in enumerate("abcabd"):
-        views[name] = cache.open(name, "1", 100_000, sources[name])
+        views[name] = cache.open(key(name), sources[name])
         for age, path in enumerate(copies(tmp_path)):  # times of use that cannot be equal
             status = path.stat()
-            if status.st_mtime > 1e9:
-                os.utime(path, (step, step))
+            if status.st_atime > 1e9:
+                os.utime(path, ns=(step, status.st_mtime_ns))
             assert age < 3
     for name in "abd":
-        cache.open(name, "1", 100_000, sources[name])
+        cache.open(key(name), sources[name])
     assert [sources[name].fetched for name in "abcd"] == [1, 1, 1, 1]
     assert bytes(views["c"]) == sources["c"].content
-    cache.open("c", "1", 100_000, sources["c"])
+    cache.open(key("c"), sources["c"])
     assert sources["c"].fetched == 2
     assert sum(path.stat().st_size for path in copies(tmp_path)) <= 350_000
 
@@ -122,11 +174,11 @@ def test_an_object_larger_than_the_limit_is_read_into_memory(
     """Nothing else is removed for it, and it is said once."""
     cache = LocalCache(tmp_path, limit_bytes=150_000)
     small, large = Source(bytes(100_000)), Source(bytes(200_000))
-    cache.open("small", "1", 100_000, small)
+    cache.open(key("small"), small)
     for _ in range(2):
-        assert len(cache.open("large", "1", 200_000, large)) == 200_000
+        assert len(cache.open(key("large", size=200_000), large)) == 200_000
     assert large.fetched == 2
-    cache.open("small", "1", 100_000, small)
+    cache.open(key("small"), small)
     assert small.fetched == 1
     assert len(copies(tmp_path)) == 1
     assert caplog.text.count("cannot be used") == 1
@@ -143,7 +195,7 @@ def test_by_default_a_quarter_of_the_free_disk_is_used(
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _path: Usage)
     cache = LocalCache(tmp_path)
     for number in range(10):
-        cache.open(str(number), "1", 100_000, Source(bytes(100_000)))
+        cache.open(key(str(number)), Source(bytes(100_000)))
     assert 2 <= len(copies(tmp_path)) <= 3
 
 
@@ -170,7 +222,7 @@ def test_a_cache_that_cannot_be_used_costs_speed_only(
     source = Source(os.urandom(1000))
     cache = LocalCache(folder)
     for _ in range(2):
-        assert bytes(cache.open("x", "1", 1000, source)) == source.content
+        assert bytes(cache.open(key("x", size=1000), source)) == source.content
     assert source.fetched == 2
     assert caplog.text.count("cannot be used") == 1
     if reason == "full":
@@ -185,8 +237,8 @@ def test_what_fetching_raises_is_passed_on(tmp_path: Path) -> None:
 
     cache = LocalCache(tmp_path)
     with pytest.raises(StoreError, match="away"):
-        cache.open("x", "1", 3, fail)
-    assert bytes(cache.open("x", "1", 3, lambda: b"abc")) == b"abc"
+        cache.open(key("x", size=3), fail)
+    assert bytes(cache.open(key("x", size=3), lambda: b"abc")) == b"abc"
 
 
 def test_of_many_threads_one_fetches(tmp_path: Path) -> None:
@@ -198,7 +250,7 @@ def test_of_many_threads_one_fetches(tmp_path: Path) -> None:
     def read() -> None:
         cache = LocalCache(tmp_path)
         barrier.wait()
-        found.append(bytes(cache.open("x", "1", 100_000, source)))
+        found.append(bytes(cache.open(key("x"), source)))
 
     threads = [threading.Thread(target=read) for _ in range(8)]
     for thread in threads:
@@ -219,7 +271,7 @@ def _read_in_process(folder: str, start: Any, results: Any) -> None:
 
     cache = LocalCache(Path(folder), limit_bytes=1_250_000)
     for number in (*range(10), *range(10)):
-        view = cache.open(str(number), "1", 100_000, partial(fetch, number))
+        view = cache.open(key(str(number)), partial(fetch, number))
         assert bytes(view) == bytes([number]) * 100_000
     results.put(fetched)
 
@@ -249,7 +301,8 @@ def stop(*arguments):
     print("stopped", flush=True)
     {how}
 cache.{function} = stop
-cache.LocalCache(Path(sys.argv[1])).open("x", "1", 1000, lambda: bytes(1000))
+key = cache.CopyKey("x", "1", 1000)
+cache.LocalCache(Path(sys.argv[1])).open(key, lambda: bytes(1000))
 """
 
 
@@ -275,12 +328,12 @@ def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path, function: str) 
             assert writer.stdout.readline() == "stopped\n"
             working = [path for path in copies(tmp_path) if path != orphan]
             assert len(working) == 1
-            assert bytes(cache.open("y", "1", 1000, lambda: bytes(1000))) == bytes(1000)
+            assert bytes(cache.open(key("y", size=1000), lambda: bytes(1000))) == bytes(1000)
             assert not orphan.exists()
             assert working[0].exists()
         finally:
             writer.kill()
-    assert bytes(cache.open("x", "1", 1000, lambda: bytes(1000))) == bytes(1000)
+    assert bytes(cache.open(key("x", size=1000), lambda: bytes(1000))) == bytes(1000)
     assert len(copies(tmp_path)) == 2
 
 
@@ -299,10 +352,10 @@ def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
         return bytes(1000)
 
     try:
-        cache.open("x", "1", 1000, fetch)
+        cache.open(key("x", size=1000), fetch)
         (path,) = copies(tmp_path)
         path.unlink()
-        assert bytes(cache.open("x", "1", 1000, lambda: bytes(1000))) == bytes(1000)
+        assert bytes(cache.open(key("x", size=1000), lambda: bytes(1000))) == bytes(1000)
     finally:
         os.kill(children[0], signal.SIGKILL)
         os.waitpid(children[0], 0)
@@ -318,7 +371,7 @@ def test_the_environment_chooses_the_cache(tmp_path: Path, monkeypatch: pytest.M
     def use() -> None:
         found = LocalCache.from_environment()
         assert found is not None
-        found.open("x", "1", 1000, lambda: content)
+        found.open(key("x", size=1000), lambda: content)
 
     use()
     assert len(copies(tmp_path / "xdg" / "zephon-beam")) == 1

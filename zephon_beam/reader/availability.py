@@ -19,8 +19,11 @@ import numpy as np
 from zephon_beam.errors import CorruptObjectError
 from zephon_beam.layout import end_name, lane_folder, number_of, shard_name
 from zephon_beam.sample_order import IntArray, SampleOrder
-from zephon_beam.shard import decode_header
+from zephon_beam.shard import decode_header, expand_shard
 from zephon_beam.store.base import Store
+
+_FAR_AHEAD = 2
+"""So many shards seen one after the other tell that more of the lane are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,14 @@ class Missing:
         return shard_name(self.lane, self.shard)
 
 
+@dataclass(slots=True)
+class _Seen:
+    """Shards [first, end) of a lane were seen."""
+
+    first: int = 0
+    end: int = 0
+
+
 class Availability:
     """Looks at a stream that may still be written; `order` holds the ends known so far."""
 
@@ -45,12 +56,12 @@ class Availability:
         self._samples_per_shard = samples_per_shard
         self._lengths: list[int | None] = [None] * lane_count
         self._present = np.zeros(lane_count, dtype=np.int64)
-        self._next_shards: dict[int, int] = {}
-        """The shard of a lane that was seen when the one before it was counted."""
+        self._seen = [_Seen() for _ in range(lane_count)]
         self._lane_numbers = np.arange(lane_count)
         self._complete = 0
         self._order = SampleOrder(lane_count)
         self._order_is_stale = False
+        self._regular_before: int | None = None
 
     @property
     def order(self) -> SampleOrder:
@@ -59,6 +70,13 @@ class Availability:
             self._order = SampleOrder(self._lane_count, self._lengths)
             self._order_is_stale = False
         return self._order
+
+    @property
+    def regular_before(self) -> int:
+        """Samples before which no lane has ended, so that sample g is g // lanes of its lane."""
+        if self._regular_before is None:
+            self._regular_before = int(self.order.lengths.min()) * self._lane_count
+        return self._regular_before
 
     def look(self, first: int, last: int) -> Missing | None:
         """Look for samples [first, last), or those of them that a finite stream has.
@@ -122,7 +140,7 @@ class Availability:
         size = self._samples_per_shard
         start = max(int(self._present[lane]), min(from_index, needed - 1)) // size
         for shard in range(start, (needed - 1) // size + 1):
-            if self._next_shards.get(lane) != shard and not self._exists(lane, shard):
+            if not self._exists(lane, shard):
                 self._learn_end(lane)
                 return Missing(lane, shard)
             self._present[lane] = shard * size + self._count(lane, shard)
@@ -135,17 +153,34 @@ class Availability:
         """Count a shard's samples, with a look inside only if it may be the lane's last one."""
         size = self._samples_per_shard
         if self._exists(lane, shard + 1):
-            self._next_shards[lane] = shard + 1
             return size
         self._learn_end(lane)
         length = self._lengths[lane]
         if length is not None:
             return min(size, length - shard * size)
         name = shard_name(lane, shard)
-        return decode_header(self._store.open_mmap(name), name).count
+        return decode_header(self._store.open_mmap(name, expand_shard), name).count
 
     def _exists(self, lane: int, shard: int) -> bool:
-        return self._store.exists(shard_name(lane, shard))
+        """Ask for a shard, and for many at once where the lane is far ahead of this reader."""
+        seen = self._seen[lane]
+        if seen.first <= shard < seen.end:
+            return True
+        if shard != seen.end:
+            seen.first = seen.end = shard
+        if seen.end - seen.first >= _FAR_AHEAD:
+            for name in self._store.list_after(shard_name(lane, shard - 1)):
+                if name != shard_name(lane, seen.end):
+                    break
+                seen.end += 1
+            if shard < seen.end:
+                return True
+        if not self._store.exists(shard_name(lane, shard)):
+            # Whoever is at the end of a lane asks for one shard, which is cheaper than a listing.
+            seen.first = seen.end
+            return False
+        seen.end = shard + 1
+        return True
 
     def _learn_end(self, lane: int) -> None:
         """Read the end of a lane if it is not known yet and has been written."""
@@ -167,3 +202,4 @@ class Availability:
             ) from error
         self._lengths[lane] = length
         self._order_is_stale = True
+        self._regular_before = None

@@ -19,7 +19,14 @@ from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.media.columns import MediaColumns, media_of_batch
 from zephon_beam.reader.runs import RowRuns, find_runs
-from zephon_beam.shard import Array, ShardHeader, decode_shard, open_batch, verify_digest
+from zephon_beam.shard import (
+    Array,
+    ShardHeader,
+    decode_shard,
+    expand_shard,
+    open_batch,
+    verify_digest,
+)
 from zephon_beam.store.base import Store
 
 IGNORED_LABEL = -100
@@ -103,15 +110,6 @@ class OpenShard:
         datasets = np.full(len(self.runs.numbers), NO_DATASET, np.uint16)
         datasets[self.runs.numbers > 0] = self.segments("source_dataset")
         return datasets
-
-    @cached_property
-    def last_places(self) -> Array:
-        """Place of each segment's last token among all tokens of the shard, int64[segments]."""
-        counts = np.diff(self.segment_offsets)
-        begins = np.repeat(np.arange(len(counts)) * self.tokens.shape[1], counts)
-        begins += self.segments("segment_starts")
-        begins += self.segments("segment_lengths") - 1
-        return begins
 
     @cached_property
     def last_labels(self) -> Array:
@@ -206,10 +204,10 @@ class Shards:
     def _load(self, lane: int, shard: int) -> OpenShard:
         name = shard_name(lane, shard)
         try:
-            data = self._store.open_mmap(name)
+            data = self._store.open_mmap(name, expand_shard)
         except FileNotFoundError as error:
             raise CorruptObjectError(broken_stream(name, "the stream goes on after it")) from error
-        self._store.expect(shard_name(lane, shard + 1))
+        self._store.expect(shard_name(lane, shard + 1), expand_shard)
         header, batch = open_batch(data, name)
         found = OpenShard(data, batch, name)
         self._check(header, found, name, lane, shard)

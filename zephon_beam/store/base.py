@@ -1,6 +1,6 @@
 """The store protocol and the way from a URI to a store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from zephon_beam.checks import nearest
@@ -15,6 +15,10 @@ _OTHER_NAMES = {
 
 SameContent = Callable[[bytes, bytes], bool]
 """Says whether two encodings hold the same logical content, e.g. shards of another codec."""
+
+
+Expand = Callable[[bytes], bytes]
+"""Makes of an object's content what is to be mapped in its place, e.g. expands it."""
 
 
 class Store(Protocol):
@@ -48,11 +52,21 @@ class Store(Protocol):
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Read up to `length` bytes from `start`; shorter at the object's end."""
 
-    def open_mmap(self, name: str) -> memoryview:
-        """Map a whole object for reading, without copying where the store allows it."""
+    def open_mmap(self, name: str, expand: Expand | None = None) -> memoryview:
+        """Map a whole object for reading, without copying where the store allows it.
 
-    def expect(self, name: str) -> None:
+        With `expand` it may be what that makes of the object, where it is kept on the local disk:
+        the work is then done once a host.
+        """
+
+    def expect(self, name: str, expand: Expand | None = None) -> None:
         """Hint that an object which was seen is to be mapped soon; changes nothing but speed."""
+
+    def list_after(self, name: str) -> Sequence[str]:
+        """Return some of the names that follow one in its folder, in order, with none between.
+
+        As many as one request tells; none where to ask for each by `exists` is as cheap.
+        """
 
     def exists(self, name: str) -> bool:
         """Say whether an object of that name exists."""

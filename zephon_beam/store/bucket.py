@@ -1,6 +1,6 @@
 """What a store asks of an object store's client, and how an address names a place in it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,8 @@ REQUEST_SECS = 30.0
 """Longest silence of a server within one request."""
 DEADLINE_SECS = 120.0
 """After so long no request is tried again."""
+AHEAD = 128
+"""Objects that are looked for ahead in one request: it must be over before it is missed."""
 FIRST_PAUSE_SECS = 0.25
 LONGEST_PAUSE_SECS = 8.0
 
@@ -64,6 +66,12 @@ class Bucket(Protocol):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Describe the objects whose names begin with a prefix, by name, page by page."""
+
+    def list_after(self, key: str, prefix: str) -> Sequence[ObjectInfo]:
+        """Describe objects whose names follow one and begin with a prefix, by name.
+
+        As many as one request tells; none if the service cannot begin a listing in the middle.
+        """
 
     def delete(self, key: str) -> None:
         """Delete an object; it may be gone already."""

@@ -8,6 +8,11 @@
 A copy appears under its name only when complete, and is removed when others need the room. To
 remove a copy that is mapped is harmless: its pages stay until the last mapping is gone. A writer
 that was killed leaves a temporary file which nobody locks; whoever makes room next removes it.
+
+To check a copy takes as long as to read it into a batch, so it is done by the first who opens it
+after it was written, altered, or the machine was started: a copy that was checked bears a mark as
+its time of modification, which every way of altering it replaces. The time of its last access is
+that of its last use.
 """
 
 import fcntl
@@ -17,9 +22,12 @@ import os
 import shutil
 import struct
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -35,7 +43,32 @@ _TEMPORARY = ".tmp-"
 _TRAILER = struct.Struct("<8sQI")
 _MAGIC = b"zb-copy1"
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MOST_SECONDS = 1 << 31
+"""Times that every file system can keep."""
 _LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyKey:
+    """What a copy is of; another object, version or form is another copy."""
+
+    address: str
+    version: str
+    size: int
+    """Bytes of this version in the bucket."""
+    form: str = ""
+    """What was made of it; empty: it is as in the bucket, and so is its size."""
+
+    @property
+    def digest(self) -> str:
+        """The name of the copy's file."""
+        parts = (self.address, self.version, str(self.size), *filter(None, [self.form]))
+        return blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+    def is_whole(self, content: bytes | memoryview) -> bool:
+        """Say whether content may be this one, by its size."""
+        return bool(self.form) or len(content) == self.size
 
 
 class LocalCache:
@@ -84,35 +117,36 @@ class LocalCache:
             return None
         return cls(parent / "zephon-beam", limit)
 
-    def open(self, address: str, version: str, size: int, fetch: Callable[[], bytes]) -> memoryview:
+    def holds(self, key: CopyKey) -> bool:
+        """Say whether there is a copy, without a look into it."""
+        return (self._objects / key.digest).exists()
+
+    def open(self, key: CopyKey, fetch: Callable[[], bytes]) -> memoryview:
         """Map the copy of an object, fetching it first if there is none.
 
         Of several processes that want an object at once one fetches it and the others wait.
 
         Args:
-            address: of the object.
-            version: differs for every content that the address had.
-            size: bytes of this version.
-            fetch: reads this version; what it raises is passed on.
+            key: what the copy is of.
+            fetch: reads that version in that form; what it raises is passed on.
         """
-        digest = blake2b(f"{address}\0{version}\0{size}".encode(), digest_size=16).hexdigest()
-        path = self._objects / digest
-        found = _map(path, size)
+        path = self._objects / key.digest
+        found = _map(path)
         if found is not None:
             return found
-        with self._fetching(digest) as usable:
-            found = _map(path, size) if usable else None
+        with self._fetching(key.digest) as usable:
+            found = _map(path) if usable else None
             if found is not None:
                 return found
             content = fetch()
-            if not usable or len(content) != size:
+            if not usable or not key.is_whole(content):
                 return memoryview(content)
             try:
                 self._add(path, content)
             except OSError as error:
                 self._warn(error)
                 return memoryview(content)
-            found = _map(path, size)
+            found = _map(path)
             return found if found is not None else memoryview(content)
 
     @contextmanager
@@ -161,7 +195,7 @@ class LocalCache:
                 continue
             with suppress(FileNotFoundError):
                 status = entry.stat()
-                copies.append((status.st_mtime_ns, entry.name, status.st_size))
+                copies.append((status.st_atime_ns, entry.name, status.st_size))
         held = sum(size for _, _, size in copies)
         limit = self._limit
         if limit is None:
@@ -190,20 +224,25 @@ class LocalCache:
             )
 
 
-def _map(path: Path, size: int) -> memoryview | None:
+def _map(path: Path) -> memoryview | None:
     """Map a copy if it is there and whole, and note that it was used; remove a damaged one."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     try:
-        length = os.fstat(file).st_size
-        if length == size + _TRAILER.size:
+        status = os.fstat(file)
+        size = status.st_size - _TRAILER.size
+        if size >= 0:
             mapped = mmap.mmap(file, 0, flags=mmap.MAP_SHARED | _POPULATE, prot=mmap.PROT_READ)
             content = memoryview(mapped)[:size]
-            if _TRAILER.unpack_from(mapped, size) == (_MAGIC, size, zlib.crc32(content)):
+            magic, length, checksum = _TRAILER.unpack_from(mapped, size)
+            mark = _mark(mapped[size:])
+            if (magic, length) == (_MAGIC, size) and (
+                status.st_mtime_ns == mark or zlib.crc32(content) == checksum
+            ):
                 with suppress(OSError):
-                    os.utime(path)
+                    os.utime(file, ns=(time.time_ns(), mark))
                 return content
     finally:
         os.close(file)
@@ -211,6 +250,22 @@ def _map(path: Path, size: int) -> memoryview | None:
     with suppress(OSError):
         os.unlink(path)
     return None
+
+
+def _mark(trailer: bytes) -> int:
+    """Return the time, in nanoseconds, that marks a copy as checked since the machine started."""
+    digest = int.from_bytes(blake2b(_boot() + trailer, digest_size=8).digest(), "little")
+    seconds, fraction = divmod(digest, 1_000_000_000)
+    return seconds % _MOST_SECONDS * 1_000_000_000 + fraction
+
+
+@cache
+def _boot() -> bytes:
+    """Return what names the time since the machine was started, else this process."""
+    try:
+        return _BOOT.read_bytes()
+    except OSError:
+        return os.urandom(16)
 
 
 def _lock(path: Path) -> int:

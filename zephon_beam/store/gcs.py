@@ -6,7 +6,7 @@ when the first address is opened.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -104,6 +104,23 @@ class GcsBucket:
             ):
                 yield _info(blob)
         self._is_known = True
+
+    def list_after(self, key: str, prefix: str) -> Sequence[ObjectInfo]:
+        """Ask for one page, which begins with the object itself if it is there."""
+        with self._told(prefix, "list"):
+            page = next(
+                _client()
+                .list_blobs(
+                    self._name,
+                    prefix=prefix,
+                    start_offset=key,
+                    page_size=limits.AHEAD,
+                    fields=_INFO_FIELDS,
+                    **_options(),
+                )
+                .pages
+            )
+            return [_info(blob) for blob in page if blob.name > key]
 
     def delete(self, key: str) -> None:
         """Delete an object if it is there."""

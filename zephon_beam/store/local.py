@@ -11,12 +11,12 @@ import fcntl
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zephon_beam.errors import StoreError
-from zephon_beam.store.base import SameContent
+from zephon_beam.store.base import Expand, SameContent
 from zephon_beam.store.rules import split_name, verify_equal
 
 _TEMPORARY = ".tmp-"
@@ -86,8 +86,9 @@ class LocalStore:
         with _told_by_path(path, "read"), path.open("rb") as file:
             return os.pread(file.fileno(), length, start)
 
-    def open_mmap(self, name: str) -> memoryview:
+    def open_mmap(self, name: str, expand: Expand | None = None) -> memoryview:
         """Map a file read-only; the pages stay shared with every other reader of the host."""
+        del expand  # There is no copy that could be another one.
         path = self._path(name)
         with _told_by_path(path, "read"), path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -96,8 +97,13 @@ class LocalStore:
             flags = mmap.MAP_SHARED | (_POPULATE if size <= _POPULATE_BYTES else 0)
             return memoryview(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
 
-    def expect(self, name: str) -> None:
+    def expect(self, name: str, expand: Expand | None = None) -> None:
         """Do nothing: the system reads ahead."""
+
+    def list_after(self, name: str) -> Sequence[str]:
+        """Return nothing: a folder is read whole or not at all."""
+        del name
+        return []
 
     def exists(self, name: str) -> bool:
         """Say whether the file exists."""

@@ -7,7 +7,7 @@ from the machine's own account. obstore is imported when the first address is op
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -128,6 +128,19 @@ class ObstoreBucket:
             for entry in page:
                 if entry["path"].startswith(f"{folder}/{start}" if folder else start):
                     yield _info(entry)
+
+    def list_after(self, key: str, prefix: str) -> Sequence[ObjectInfo]:
+        """Ask for one page; of Azure nothing, which lists from the beginning only."""
+        if self.uri.startswith("az://"):
+            return []
+        folder = prefix.rstrip("/") or None
+
+        def ask() -> Any:
+            # A page of the service holds up to 1000 names; no second one is asked for.
+            pages = self._obstore.list(self._store, folder, offset=key, chunk_size=limits.AHEAD)
+            return next(pages, [])
+
+        return [_info(entry) for entry in self._ask(prefix, "list", ask)]
 
     def delete(self, key: str) -> None:
         """Delete an object if it is there."""

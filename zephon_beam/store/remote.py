@@ -1,13 +1,13 @@
 """A store in a bucket: one request an operation, and large objects kept on the local disk."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from zephon_beam.errors import StoreError
 from zephon_beam.store.ahead import fetch_ahead
-from zephon_beam.store.base import SameContent
+from zephon_beam.store.base import Expand, SameContent
 from zephon_beam.store.bucket import Bucket, ObjectInfo, split_address
-from zephon_beam.store.cache import LocalCache
+from zephon_beam.store.cache import CopyKey, LocalCache
 from zephon_beam.store.rules import split_name, verify_equal
 
 SMALL_BYTES = 256 * 1024
@@ -86,10 +86,11 @@ class RemoteStore:
         key = self._key(name)
         return self._bucket.read_range(key, start, length) if length else b""
 
-    def open_mmap(self, name: str) -> memoryview:
+    def open_mmap(self, name: str, expand: Expand | None = None) -> memoryview:
         """Map a copy on the local disk, shared by the processes of the host; see `LocalCache`.
 
-        Small objects are read into memory.
+        The copy is of what `expand` makes of the object. Small objects are read into memory, as
+        they are.
         """
         key = self._key(name)
         for _ in range(_ATTEMPTS):
@@ -97,17 +98,19 @@ class RemoteStore:
             if info is None:
                 break
             try:
-                return self._open(info)
+                return self._open(info, expand)
             except FileNotFoundError:
                 # What was known of it is outdated: it has been replaced or deleted.
                 continue
         raise FileNotFoundError(2, "No such object", self._place(name))
 
-    def expect(self, name: str) -> None:
+    def expect(self, name: str, expand: Expand | None = None) -> None:
         """Copy an object to the local disk in the background, if it is known and large."""
         info = self._known.get(self._key(name))
-        if info is not None and self._is_copied(info):
-            fetch_ahead(lambda: self._open(info))
+        if info is not None and self._cache is not None and self._is_copied(info):
+            copy = self._copy(info, expand)
+            if not self._cache.holds(copy):
+                fetch_ahead(lambda: self._open(info, expand))
 
     def exists(self, name: str) -> bool:
         """Ask whether an object exists."""
@@ -133,6 +136,14 @@ class RemoteStore:
             self._remember(info)
             yield info.key[len(self._prefix) :]
 
+    def list_after(self, name: str) -> Sequence[str]:
+        """Ask for the names that follow in the folder, and remember what they are."""
+        key = self._key(name)
+        found = self._bucket.list_after(key, key[: key.rindex("/") + 1] if "/" in key else "")
+        for info in found:
+            self._remember(info)
+        return [info.key[len(self._prefix) :] for info in found]
+
     def delete(self, name: str) -> None:
         """Delete an object; it may already be gone."""
         key = self._key(name)
@@ -151,16 +162,20 @@ class RemoteStore:
     def _place(self, name: str) -> str:
         return f"{self.uri}/{name}"
 
-    def _open(self, info: ObjectInfo) -> memoryview:
+    def _open(self, info: ObjectInfo, expand: Expand | None) -> memoryview:
         """Read the very version that was described, from the local disk if it is there."""
+
+        def fetch() -> bytes:
+            content = self._bucket.read(info.key, info.version)
+            return content if expand is None else expand(content)
+
         if self._cache is None or not self._is_copied(info):
             return memoryview(self._bucket.read(info.key, info.version))
-        return self._cache.open(
-            f"{self._bucket.uri}/{info.key}",
-            info.version,
-            info.size,
-            lambda: self._bucket.read(info.key, info.version),
-        )
+        return self._cache.open(self._copy(info, expand), fetch)
+
+    def _copy(self, info: ObjectInfo, expand: Expand | None) -> CopyKey:
+        form = "" if expand is None else expand.__name__
+        return CopyKey(f"{self._bucket.uri}/{info.key}", info.version, info.size, form)
 
     def _is_copied(self, info: ObjectInfo) -> bool:
         return self._cache is not None and info.size > SMALL_BYTES

@@ -277,7 +277,9 @@ def test_loading_a_state_reads_nothing(stream: FakeStream, monkeypatch: pytest.M
     store = type(reader._shards._store)
     plain = store.open_mmap
     monkeypatch.setattr(
-        store, "open_mmap", lambda self, name: opened.append(name) or plain(self, name)
+        store,
+        "open_mmap",
+        lambda self, name, *rest: opened.append(name) or plain(self, name, *rest),
     )
     monkeypatch.setattr(read_ahead, "BLOCK_TOKENS", 1)
     reader.load_state_dict(state)

@@ -312,7 +312,9 @@ def test_other_ranks_shards_are_looked_at_but_not_opened(
     store = type(reader._shards._store)
     plain = store.open_mmap
     monkeypatch.setattr(
-        store, "open_mmap", lambda self, name: opened.append(name) or plain(self, name)
+        store,
+        "open_mmap",
+        lambda self, name, *rest: opened.append(name) or plain(self, name, *rest),
     )
     for _ in range(2 * 3):
         next(reader)
