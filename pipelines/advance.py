@@ -21,14 +21,28 @@ from zephon_beam.plan import Plan
 
 
 def build_advance(
-    pipeline: beam.Pipeline, job: StreamJob, plan: Plan, *, parallel: bool, drain_bytes: int
+    pipeline: beam.Pipeline,
+    job: StreamJob,
+    plan: Plan,
+    *,
+    parallel: bool,
+    drain_bytes: int,
+    supply: "beam.PTransform[Any, Any] | None" = None,
 ) -> PCollection[Any]:
-    """Wire the graph of an advance.
+    """Wire the graph of an advance, or of an endless job.
 
     With one worker everything runs fused, so no token array is ever encoded for a shuffle. With
     several, a shuffle spreads the chunks over them, and another keeps the stateful stage from
     serialising the tokenizer. Where there are media, shards without pixels are spread once more,
     to be decoded and written.
+
+    Args:
+        pipeline: to put it into.
+        job: what the workers open.
+        plan: of the job.
+        parallel: whether several workers run a stage.
+        drain_bytes: bytes that gather for a lane before it packs.
+        supply: from lanes to pointers; None: what the plan says.
 
     Returns:
         Names of the objects that were committed.
@@ -37,7 +51,7 @@ def build_advance(
     items = (
         pipeline
         | "Lanes" >> beam.Create(lanes, reshuffle=parallel)
-        | "SupplyChunks" >> SupplyChunks(job)
+        | "SupplyChunks" >> (supply or SupplyChunks(job))
     )
     if parallel:
         items = items | "SpreadChunks" >> beam.Reshuffle()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zephon_beam.consumers import Consumer, read_consumers
+from zephon_beam.demand import samples_wanted
 from zephon_beam.errors import CorruptObjectError
 from zephon_beam.manifest import Manifest
 from zephon_beam.retention import delete_garbage, find_garbage
@@ -69,21 +70,20 @@ class Follower:
             self.sleep(POLL_SECS)
             has_waited = True
 
+    def look(self) -> None:
+        """Delete what nobody needs and report who is silent, once, beside a job that supplies."""
+        consumers = self._consumers()
+        self._delete_behind(consumers)
+        self._report_silent(self._ours(consumers or []))
+
     def clean_up(self) -> None:
         """Delete what is behind all pins, if that was asked for."""
         self._needed = -1
         self._delete_behind(self._consumers())
 
     def _wanted(self, consumers: list[Consumer]) -> int:
-        """Return how many complete samples are wanted now.
-
-        Without consumers, `lookahead` from the start, so that the first one finds samples.
-        """
-        consumers = self._ours(consumers)
-        reading = [consumer.position for consumer in consumers if not consumer.finished]
-        if not reading and consumers:
-            return 0
-        return min(reading, default=0) + self.lookahead
+        """Return how many complete samples are wanted now."""
+        return samples_wanted(consumers, self.manifest.fingerprint, self.lookahead)
 
     def _consumers(self) -> list[Consumer] | None:
         """Read all consumers; None if one is damaged, which is no reason to stop."""

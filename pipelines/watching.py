@@ -53,6 +53,14 @@ def watched_lanes(
         watcher.join()
 
 
+def read_lane_samples(store: Store, position: Position, advance: int) -> list[int]:
+    """Return how many samples each lane says that it has, or had where it says nothing."""
+    return [
+        max(head.samples, _read(store, head.lane, advance).get("samples", 0))
+        for head in position.heads
+    ]
+
+
 def _read(store: Store, lane: int, advance: int) -> dict[str, int]:
     """Return a lane's advice about an advance, empty if there is none that can be used."""
     try:

@@ -15,14 +15,19 @@ from zephon_beam.sequences import PartKey
 from zephon_beam.sources.documents import Documents, Quarantined, Spans, TokenLists
 
 SupplyItem = tuple[int, int, int, int]
-"""(data set, chunk number, first part, parts), or `HEAD_ITEM` for the lane's head."""
+"""(data set, chunk number, first part, parts), or `HEAD_ITEM`, or `NUDGE_ITEM`."""
 
 HEAD_ITEM: SupplyItem = (-1, -1, -1, -1)
+NUDGE_ITEM: SupplyItem = (-2, -2, -2, -2)
+"""Asks a lane of an endless job to say where it stands."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneDocuments:
-    """The documents of one part on their way to the tokenizer, or a head that passes through."""
+    """The documents of one part on their way to the tokenizer, or a head that passes through.
+
+    With neither it is a nudge, which passes through too.
+    """
 
     head: bytes | None = None
     key: PartKey | None = None
@@ -35,14 +40,18 @@ class LaneDocumentsCoder(beam.coders.Coder):
 
     def encode(self, value: LaneDocuments) -> bytes:
         """Encode as a kind byte and the head, or an Arrow stream of the documents."""
-        if value.head is not None or value.key is None or value.documents is None:
-            return b"H" + (value.head or b"")
+        if value.head is not None:
+            return b"H" + value.head
+        if value.key is None or value.documents is None:
+            return b"N"
         return b"D" + _encode_documents(value.key, value.pass_number, value.documents)
 
     def decode(self, encoded: bytes) -> LaneDocuments:
         """Decode what `encode` made."""
         if encoded[:1] == b"H":
             return LaneDocuments(head=encoded[1:])
+        if encoded[:1] == b"N":
+            return LaneDocuments()
         return _decode_documents(encoded[1:])
 
     def estimate_size(self, value: LaneDocuments) -> int:

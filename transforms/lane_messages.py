@@ -12,11 +12,12 @@ from zephon_beam.sequences import SequencePart, decode_part, encode_part
 
 _HEAD = b"H"
 _PART = b"P"
+_NUDGE = b"N"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneMessage:
-    """A lane's head, or a part of its supply."""
+    """A lane's head, or a part of its supply; with neither, a nudge to say where it stands."""
 
     head: bytes | None = None
     """The encoded state or carry that the lane starts from, empty for a fresh lane."""
@@ -43,27 +44,31 @@ def encoded_part(message: LaneMessage) -> bytes:
     """Return the part of a message as an Arrow IPC stream; see `encode_part`.
 
     Raises:
-        ValueError: the message is a head.
+        ValueError: the message is a head or a nudge.
     """
     if message.encoding is not None:
         return message.encoding
     if message.part is None:
-        raise ValueError("message must be a part, got a head; heads are kept as a lane's state")
+        raise ValueError("message must be a part; heads are kept as a lane's state")
     return encode_part(message.part)
 
 
 class LaneMessageCoder(beam.coders.Coder):
-    """Encodes `LaneMessage` as a kind byte and the head or the part."""
+    """Encodes `LaneMessage` as a kind byte and the head or the part, if there is one."""
 
     def encode(self, value: LaneMessage) -> bytes:
         """Encode a message."""
-        return _HEAD + (value.head or b"") if value.part is None else _PART + encoded_part(value)
+        if value.part is not None:
+            return _PART + encoded_part(value)
+        return _NUDGE if value.head is None else _HEAD + value.head
 
     def decode(self, encoded: bytes) -> LaneMessage:
         """Decode what `encode` made."""
         content = encoded[len(_PART) :]
         if encoded[: len(_PART)] == _HEAD:
             return LaneMessage(head=content)
+        if encoded[: len(_PART)] == _NUDGE:
+            return LaneMessage()
         return decode_message(content)
 
     def estimate_size(self, value: LaneMessage) -> int:

@@ -31,12 +31,14 @@ from transforms.write_shards import (
     LaneCommit,
     carry_commit,
     end_commit,
+    position_report,
     progress_report,
     shard_commit,
 )
 from zephon_beam.carry import CarryHead, WaitingPart, decode_carry, encode_carry
 from zephon_beam.errors import CorruptObjectError
 from zephon_beam.lane import LaneProcess, ShardDraft
+from zephon_beam.lane_progress import encode_progress, make_progress
 from zephon_beam.lane_state import decode_state, encode_state
 from zephon_beam.plan import LanePlan
 from zephon_beam.sequences import PartKey, SequencePart
@@ -103,20 +105,23 @@ class _PackLane(beam.DoFn):
         """
         lane, message = element
         timer.set(timestamp)
+        is_endless = self._plan.endless
         arrived, threshold, count = gathered.read() or (0, self._drain_bytes, 0)
         if message.part is not None:
             parts.add(message)
             arrived += message.size
             count += 1
-            if count % _REPORT_PARTS == 0:
+            if not is_endless and count % _REPORT_PARTS == 0:
                 yield progress_report(lane, count)
-        elif state.read() is None:
-            for waiting in self._accept_head(lane, message.head or b"", state):
+        elif message.head is not None and state.read() is None:
+            for waiting in self._accept_head(lane, message.head, state):
                 parts.add(waiting)
                 arrived += waiting.size
-        is_due = arrived >= threshold or count == self._planned[lane]
+        is_due = arrived >= threshold or (count == self._planned[lane] and not is_endless)
         if is_due and state.read() is not None:
-            _, left = yield from self._drain(lane, state, parts)
+            process, left = yield from self._drain(lane, state, parts)
+            if is_endless:
+                yield self._position(lane, process)
             arrived, threshold = 0, self._next_threshold(left)
         gathered.write((arrived, threshold, count))
 
@@ -138,6 +143,12 @@ class _PackLane(beam.DoFn):
         waiting = [message.part for message in left if message.part is not None]
         _, _, count = gathered.read() or (0, 0, 0)
         gathered.write((0, self._next_threshold(left), count))
+        if self._plan.endless:
+            # Only a lane that has used all its sources up has ended: not one that is drained.
+            if process.ended:
+                yield end_commit(lane, process.samples)
+            yield self._position(lane, process)
+            return
         if self._plan.recompute:
             return
         plan = self._plan.lane(lane)
@@ -201,6 +212,10 @@ class _PackLane(beam.DoFn):
             parts.add(message)
         state.write(encode_state(process.state()))
         return process, left
+
+    def _position(self, lane: int, process: LaneProcess) -> LaneCommit:
+        progress = make_progress(self._plan.advance, process.state(), ended=process.ended)
+        return position_report(lane, process.samples, encode_progress(progress))
 
     def _next_threshold(self, left: Sequence[LaneMessage]) -> int:
         """Return how many new bytes start a drain: as many as wait, which it reads again."""

@@ -7,7 +7,7 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
-from transforms.lane_items import HEAD_ITEM, LaneDocuments, SupplyItem
+from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, LaneDocuments, SupplyItem
 from transforms.stream_job import StreamJob
 from zephon_beam.chunk_order import document_order
 from zephon_beam.errors import BadRecordError, DriftError, SourceError
@@ -64,6 +64,9 @@ class _ReadParts(beam.DoFn):
         if item == HEAD_ITEM:
             name = self._plan.lane(lane).head_name
             yield lane, LaneDocuments(head=self._store.get(name) if name else b"")
+            return
+        if item == NUDGE_ITEM:
+            yield lane, LaneDocuments()
             return
         dataset, number, first_part, part_count = item
         for part in range(first_part, first_part + part_count):

@@ -31,6 +31,8 @@ class StreamJob:
     """Put at the end of a worker's import path, for the functions that the recipe calls."""
     recomputes: bool = False
     """Whether `advance` numbers a plan that makes lost shards again."""
+    endless: bool = False
+    """Whether `advance` numbers the plan of an endless job."""
     backend: str = "auto"
     """Which library encodes; a run option, so it changes the speed and never a byte."""
 

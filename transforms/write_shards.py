@@ -51,6 +51,11 @@ def progress_report(lane: int, parts: int) -> LaneCommit:
     return "progress", lane, parts, -1, b"", b""
 
 
+def position_report(lane: int, samples: int, data: bytes) -> LaneCommit:
+    """Tell where a lane of an endless job stands after a drain; commits nothing."""
+    return "position", lane, -1, samples, data, b""
+
+
 class WriteShards(beam.PTransform[Any, Any]):
     """Create the objects of each commit; a shard's state comes before the shard.
 
@@ -89,26 +94,33 @@ class _Commit(beam.DoFn):
             name = shard_name(lane, number)
             if self._store.put_if_absent(name, second, same_shard):
                 self._shards.inc()
-            self._report(lane, samples=samples)
+            if not self._job.endless:
+                self._report(lane, samples=samples)
         elif kind == "carry":
             name = carry_name(lane, number)
             self._store.put_if_absent(name, first, same_carry)
         elif kind == "progress":
             self._report(lane, parts=number)
             return
+        elif kind == "position":
+            self._write_report(lane, first)
+            return
         else:
             name = end_name(lane)
             self._store.put_if_absent(name, (json.dumps({"samples": samples}) + "\n").encode())
-            self._report(lane, samples=samples)
+            if not self._job.endless:
+                self._report(lane, samples=samples)
         yield name
 
     def _report(self, lane: int, **known: int) -> None:
         """Say now and then how far the lane is; advice only, so it may be lost or stale."""
         known = {"advance": self._job.advance, **self._known.get(lane, {}), **known}
         self._known[lane] = known
+        self._write_report(lane, (json.dumps(known) + "\n").encode())
+
+    def _write_report(self, lane: int, content: bytes) -> None:
         now = time.monotonic()
         if now - self._reported.get(lane, -_REPORT_SECS) < _REPORT_SECS:
             return
         self._reported[lane] = now
-        content = (json.dumps(known) + "\n").encode()
         self._store.replace(progress_name(lane), content, durable=False)

@@ -62,8 +62,10 @@ def find_garbage(store: Store, manifest: Manifest, consumers: Sequence[Consumer]
         first[listing.lane] = max(kept[listing.lane], shard)
     plans = numbered(store, "advances/", plan_name)
     for number in plans[-_KEPT_PLANS:]:
-        for entry in read_plan(store, manifest, plan_name(number)).lanes:
-            if entry.head_kind == "state":
+        plan = read_plan(store, manifest, plan_name(number))
+        for entry in plan.lanes:
+            # An endless job that runs has no more need of what it started from.
+            if entry.head_kind == "state" and not plan.endless:
                 # Its advance may have to be run again, from this state.
                 limit = max(kept[entry.lane], entry.head_number + 1)
                 first[entry.lane] = min(first[entry.lane], limit)

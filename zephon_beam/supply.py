@@ -5,7 +5,7 @@ from what waits already. Whatever the guess, every plan holds the part that each
 next, so every advance makes progress.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -19,6 +19,9 @@ from zephon_beam.mixing import Mixer
 from zephon_beam.plan import LanePlan, SupplyEntry
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.slots import FREE
+
+IsSupplied = Callable[[int, int, int], bool]
+"""Says whether a lane gets a part without more: (data set, chunk number, part)."""
 
 _FIRST_BYTES_PER_TOKEN = 4.0
 """Before anything was read; byte-level tokenizers on prose and code take 3 to 5."""
@@ -151,6 +154,39 @@ class SupplyPlanner:
             )
         return tuple(plans)
 
+    def supply_lane(
+        self,
+        head: LaneHead,
+        is_supplied: IsSupplied,
+        *,
+        window_bytes: int,
+        missing: int | None,
+    ) -> tuple[SupplyEntry, ...]:
+        """Return what a lane lacks of a window of source beyond where it stands; may be empty.
+
+        The current part of every slot belongs to the window, whatever its size.
+
+        Args:
+            head: where the lane stands.
+            is_supplied: says of (data set, chunk number, part) whether it was supplied.
+            window_bytes: source bytes in the window, roughly.
+            missing: samples that are wanted, None without a limit; fewer bytes may be enough.
+        """
+        ratios, self._expansions = self._bytes_per_token([head]), self._expansion([head])
+        return self._supply(head, window_bytes, missing, ratios, is_supplied)
+
+    def part_count(self, lane: int, dataset: int, number: int) -> int:
+        """Return the number of parts of a chunk of a lane.
+
+        Raises:
+            ValueError: the lane has no such chunk, or only reading tells.
+        """
+        position = self._orders[dataset].position(lane, number)
+        count = None if position is None else self._catalogs[dataset].part_count(position[1])
+        if count is None:
+            raise ValueError(f"data set {dataset} must have a counted chunk {number}")
+        return count
+
     def _bytes_per_token(self, heads: Sequence[LaneHead]) -> list[float]:
         ratios = []
         for dataset in range(self._config.dataset_count):
@@ -177,7 +213,12 @@ class SupplyPlanner:
         return found
 
     def _supply(
-        self, head: LaneHead, budget: int, missing: int | None, ratios: Sequence[float]
+        self,
+        head: LaneHead,
+        budget: int,
+        missing: int | None,
+        ratios: Sequence[float],
+        is_supplied: IsSupplied | None = None,
     ) -> tuple[SupplyEntry, ...]:
         """Choose the parts for one lane: those needed next, up to a number of source bytes."""
         config = self._config
@@ -191,7 +232,8 @@ class SupplyPlanner:
         entries: list[SupplyEntry] = []
         for dataset in range(config.dataset_count):
             if weights[dataset]:
-                entries.extend(self._parts(head, dataset, int(cost[dataset] * factor)))
+                wanted = int(cost[dataset] * factor)
+                entries.extend(self._parts(head, dataset, wanted, is_supplied))
         return tuple(_merged(entries))
 
     def _weights(self, head: LaneHead) -> list[int]:
@@ -201,7 +243,9 @@ class SupplyPlanner:
             mixer.advance(head.packed_samples)
         return list(self._config.phases[mixer.phase].weights)
 
-    def _parts(self, head: LaneHead, dataset: int, wanted: int) -> Iterator[SupplyEntry]:
+    def _parts(
+        self, head: LaneHead, dataset: int, wanted: int, is_supplied: IsSupplied | None
+    ) -> Iterator[SupplyEntry]:
         """Yield missing parts in about the order of use.
 
         A lane reads from all its slots in turn, so it needs the current part of every slot before
@@ -211,6 +255,8 @@ class SupplyPlanner:
             head: where the lane stands.
             dataset: place of the data set.
             wanted: source bytes to be used up.
+            is_supplied: says which parts the lane gets anyway; None: those that wait in the head,
+                and then at least one part more.
         """
         catalog, order = self._catalogs[dataset], self._orders[dataset]
         waiting = {(p.key.number, p.key.part) for p in head.waiting if p.key.dataset == dataset}
@@ -220,7 +266,7 @@ class SupplyPlanner:
         ends = {
             p.key.number: p.key.part for p in head.waiting if p.key.dataset == dataset and p.last
         }
-        supplied = False
+        supplied = is_supplied is not None
         in_order = self._in_order_of_use(head.lane, dataset, state, ends)
         for place, (number, part) in enumerate(in_order):
             is_current = place < len(state.slots)
@@ -232,7 +278,11 @@ class SupplyPlanner:
                 return
             if not is_current or number not in open_numbers:
                 wanted -= max(1, catalog.part_source_bytes(position[1], part))
-            if (number, part) not in waiting:
+            if is_supplied is not None:
+                is_there = is_supplied(dataset, number, part)
+            else:
+                is_there = (number, part) in waiting
+            if not is_there:
                 supplied = True
                 yield SupplyEntry(dataset=dataset, number=number, first_part=part, part_count=1)
 

@@ -238,6 +238,12 @@ class Catalog:
             return count_parts(int(self._table.row_group_rows[chunk]), self.part_rows)
         return None if self._cut_of(self._file_of(chunk)) is Cut.SEQUENTIAL else 1
 
+    @property
+    def counts_parts(self) -> bool:
+        """Whether the parts of every chunk are known without reading it."""
+        files = range(self.file_count)
+        return all(self._cut_of(file) is not Cut.SEQUENTIAL for file in files)
+
     def expanded_bytes(self, chunk: int, expansion: float) -> int:
         """Guess the expanded bytes of a file that is read from its start.
 

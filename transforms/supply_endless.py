@@ -1,0 +1,292 @@
+"""SupplyEndlessly: from lanes to the parts that an endless job supplies to each of them.
+
+A splittable DoFn without end, one element a lane. Each call of `process` is one poll: it reads how
+far the lane and its consumers are, claims what it supplies, emits it, and lets the runner call it
+again a little later. What is supplied is decided in `zephon_beam.polls`; here is only how it gets
+into a graph:
+
+- The *restriction* is what the lane was supplied with, so that a checkpoint holds it. It is never
+  shared between two holders: a split leaves nothing to the one and all that comes to the other.
+- The *round* is the event time: 0.1 s of the wall clock, and at least one more than the round
+  before. With every poll the watermark goes on by one, also if nothing was supplied: else lanes
+  that wait would hold back the timers of lanes that lag.
+- A *drain* takes away the restriction, and so ends the job without another element.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import Coder, VarIntCoder
+from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker, WatermarkEstimator
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorProvider
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, SupplyItem
+from transforms.stream_job import StreamJob
+from zephon_beam.demand import read_demand, read_lengths
+from zephon_beam.errors import ResumeError
+from zephon_beam.heads import Heads
+from zephon_beam.lane_progress import LaneProgress, decode_progress
+from zephon_beam.layout import progress_name
+from zephon_beam.plan import LanePlan
+from zephon_beam.polls import Supplier
+from zephon_beam.supplied import Supplied, decode_supplied, encode_supplied
+from zephon_beam.supply import LaneHead, SupplyPlanner
+
+POLL_SECS = 0.5
+_MICROS_PER_ROUND = 100_000
+_DEMAND_SECS = 1.0
+"""Between two looks at the consumers, which all lanes of a worker share."""
+
+
+class SupplyEndlessly(beam.PTransform[Any, Any]):
+    """Emit each lane's head and then, for ever, what it lacks, as pointers.
+
+    Element types: in int (lane), out tuple[int, SupplyItem]; unbounded. The event time of an
+    element is its round.
+
+    Determinism: none of its own; it decides when a part comes, never which part comes next.
+    """
+
+    def __init__(
+        self, job: StreamJob, *, window_bytes: int, lookahead: int, until_samples: int | None
+    ) -> None:
+        """Supply the lanes of `job`.
+
+        Args:
+            job: the endless job.
+            window_bytes: source bytes under way to one lane, roughly.
+            lookahead: samples to keep ahead of the slowest consumer.
+            until_samples: complete samples beyond which none is wanted, None without a limit.
+        """
+        super().__init__()
+        self._poll = _PollLane(job, window_bytes, lookahead, until_samples)
+
+    def expand(self, lanes: PCollection[Any]) -> PCollection[Any]:
+        """Poll for each lane."""
+        return lanes | "PollLanes" >> beam.ParDo(self._poll)
+
+
+class SuppliedCoder(Coder):
+    """Encodes `Supplied` as integers."""
+
+    def encode(self, value: Supplied) -> bytes:
+        """Encode a restriction."""
+        return encode_supplied(value)
+
+    def decode(self, encoded: bytes) -> Supplied:
+        """Decode what `encode` made."""
+        return decode_supplied(encoded)
+
+    def is_deterministic(self) -> bool:
+        """Equal values have equal encodings."""
+        return True
+
+
+class SupplyTracker(RestrictionTracker):
+    """Tracks what a lane was supplied with; a split leaves all that comes to the other holder."""
+
+    def __init__(self, supplied: Supplied) -> None:
+        """Go on from what was supplied."""
+        self._supplied = supplied
+
+    def current_restriction(self) -> Supplied:
+        """Return what was claimed up to now."""
+        return self._supplied
+
+    def current_progress(self) -> RestrictionProgress:
+        """Say nothing: what is left has no size."""
+        return RestrictionProgress(fraction=0.0)
+
+    def try_claim(self, position: Supplied) -> bool:
+        """Claim to supply up to a position, which may be the last one."""
+        if self._supplied.stopped:
+            return False
+        self._supplied = position
+        return True
+
+    def try_split(self, fraction_of_remainder: float) -> tuple[Supplied, Supplied] | None:
+        """Give all that comes after the last claim away, if a checkpoint is asked for."""
+        if self._supplied.stopped or fraction_of_remainder != 0:
+            return None
+        rest = self._supplied
+        self._supplied = replace(rest, stopped=True)
+        return self._supplied, rest
+
+    def check_done(self) -> bool:
+        """Make sure that the rest was given away, or that there is none.
+
+        Raises:
+            ValueError: it was not.
+        """
+        if not self._supplied.stopped:
+            raise ValueError("a poll must end its lane or defer it; this is a bug")
+        return True
+
+    def is_bounded(self) -> bool:
+        """Say that there is no end to be waited for."""
+        return False
+
+
+class RoundEstimator(WatermarkEstimator):
+    """Counts rounds; the watermark is the next one's number."""
+
+    def __init__(self, following: int) -> None:
+        """Go on with the round that comes."""
+        self._following = following
+
+    def current_watermark(self) -> Timestamp:
+        """Return the time below which nothing is emitted any more."""
+        return Timestamp(self._following)
+
+    def get_estimator_state(self) -> int:
+        """Return the number of the next round."""
+        return self._following
+
+    def observe_timestamp(self, timestamp: Timestamp) -> None:
+        """Leave it: rounds count whether something was emitted or not."""
+
+    def begin(self, clock: int) -> int:
+        """Return the number of this round.
+
+        Args:
+            clock: wall clock in rounds.
+        """
+        self._following = max(self._following, clock)
+        return self._following
+
+    def end(self) -> None:
+        """Say that nothing more is emitted in this round."""
+        self._following += 1
+
+
+class _RoundEstimators(WatermarkEstimatorProvider):
+    def initial_estimator_state(self, _element: Any, _restriction: Any) -> int:
+        return 0
+
+    def create_watermark_estimator(self, estimator_state: int) -> RoundEstimator:
+        return RoundEstimator(estimator_state)
+
+    def estimator_state_coder(self) -> Coder:
+        return VarIntCoder()
+
+
+_SUPPLIED = beam.DoFn.RestrictionParam()
+_ROUNDS = beam.DoFn.WatermarkEstimatorParam(_RoundEstimators())
+
+
+class _PollLane(beam.DoFn, RestrictionProvider):
+    def __init__(
+        self, job: StreamJob, window_bytes: int, lookahead: int, until_samples: int | None
+    ) -> None:
+        self._job = job
+        self._window_bytes = window_bytes
+        self._lookahead = lookahead
+        self._until_samples = until_samples
+
+    def initial_restriction(self, _element: int) -> Supplied:
+        return Supplied()
+
+    def restriction_coder(self) -> Coder:
+        return SuppliedCoder()
+
+    def restriction_size(self, _element: int, _restriction: Supplied) -> float:
+        return 1.0
+
+    def create_tracker(self, restriction: Supplied) -> SupplyTracker:
+        return SupplyTracker(restriction)
+
+    def truncate(self, _element: int, _restriction: Supplied) -> None:
+        """Leave nothing to do to a job that is drained."""
+
+    def setup(self) -> None:
+        self._store = self._job.store()
+        self._manifest = self._job.manifest()
+        self._plan = self._job.plan()
+        config = self._job.lane_config()
+        self._planner = SupplyPlanner(config, self._job.catalogs(), self._job.chunk_orders())
+        self._suppliers: dict[int, Supplier] = {}
+        self._targets: list[int | None] = []
+        self._looked = -_DEMAND_SECS
+
+    @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
+    def process(
+        self, element: int, tracker: Any = _SUPPLIED, rounds: Any = _ROUNDS
+    ) -> Iterator[tuple[int, SupplyItem]]:
+        lane = element
+        supplied = tracker.current_restriction()
+        supplier = self._supplier(lane)
+        number = rounds.begin(Timestamp.now().micros // _MICROS_PER_ROUND)
+        # Beam unwraps timestamps; its type hints name what is inside.
+        if not supplied.head_sent:
+            self._refuse_lost_head(supplier.start)
+            supplied = supplier.first()
+            if not tracker.try_claim(supplied):
+                return
+            yield TimestampedValue((lane, HEAD_ITEM), number)  # type: ignore[misc]
+        poll = supplier.poll(supplied, self._read_progress(lane), lambda: self._target(lane))
+        if not tracker.try_claim(poll.supplied):
+            return
+        if poll.nudges:
+            yield TimestampedValue((lane, NUDGE_ITEM), number)  # type: ignore[misc]
+        for entry in poll.entries:
+            item = (entry.dataset, entry.number, entry.first_part, entry.part_count)
+            yield TimestampedValue((lane, item), number)  # type: ignore[misc]
+        rounds.end()
+        if not poll.supplied.stopped:
+            tracker.defer_remainder(Duration(POLL_SECS))
+
+    def _supplier(self, lane: int) -> Supplier:
+        if lane not in self._suppliers:
+            self._suppliers[lane] = Supplier(
+                planner=self._planner,
+                start=self._start(self._plan.lane(lane)),
+                job=self._plan.advance,
+                fingerprint=self._manifest.fingerprint,
+                dataset_count=len(self._job.recipe.datasets),
+                window_bytes=self._window_bytes,
+            )
+        return self._suppliers[lane]
+
+    def _start(self, plan: LanePlan) -> LaneHead:
+        """Read what the lane starts from; a job that runs may outlive it."""
+        heads, number = Heads(self._store, self._manifest), plan.head_number
+        found = None
+        if plan.head_kind == "carry":
+            found = heads.carry(plan.lane, number)
+        elif plan.head_kind == "state":
+            state = heads.state(plan.lane, number)
+            if state is not None:
+                found = LaneHead(lane=plan.lane, kind="state", number=number, state=state)
+        return found or LaneHead(lane=plan.lane, kind="none", number=-1, state=None)
+
+    def _refuse_lost_head(self, start: LaneHead) -> None:
+        plan = self._plan.lane(start.lane)
+        if start.kind != plan.head_kind:
+            raise ResumeError(
+                f"{plan.head_name} must be there for a job that starts from it, found it missing "
+                "or damaged; the job cannot begin again; the stream is intact: run the recipe again"
+            )
+
+    def _read_progress(self, lane: int) -> LaneProgress | None:
+        try:
+            return decode_progress(self._store.get(progress_name(lane)))
+        except FileNotFoundError:
+            return None
+
+    def _target(self, lane: int) -> int | None:
+        """Return how many samples the consumers want of a lane now, as seen not long ago."""
+        now = time.monotonic()
+        if now - self._looked >= _DEMAND_SECS:
+            self._looked = now
+            wanted = read_demand(self._store, self._manifest, self._lookahead, self._until_samples)
+            lengths: list[int | None] = [None] * self._manifest.lanes
+            if not self._job.recipe.endless:
+                lengths = read_lengths(self._store, self._manifest)
+            self._targets = self._planner.lane_targets(wanted, lengths)
+        return self._targets[lane]
