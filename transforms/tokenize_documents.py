@@ -91,7 +91,7 @@ class _TokenizeParts(beam.DoFn):
         lane, item = element
         documents = item.documents
         if documents is None or item.key is None:
-            yield lane, LaneMessage(head=item.head or b"")
+            yield lane, LaneMessage(head=item.head)
             return
         mask: Array | None
         if self._contents[item.key.dataset] == "messages":
