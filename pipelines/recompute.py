@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pipelines.open_stream import OpenStream
 from zephon_beam.errors import CorruptObjectError
 from zephon_beam.layout import recompute_name
-from zephon_beam.lost_shards import find_lost, heads_before
+from zephon_beam.lost_shards import drop_cut_off, find_lost, heads_before
 from zephon_beam.numbered import numbered
 from zephon_beam.plan import Plan, encode_plan
 from zephon_beam.position import Position, read_plan
@@ -14,8 +14,22 @@ from zephon_beam.supply import SupplyPlanner
 
 _LOGGER = logging.getLogger(__name__)
 _FOLDER = "recompute/"
+_NAMED = 5
+"""Objects that a warning names."""
 _MOST_TRIES = 12
 """Each supplies twice as much as the one before that made nothing."""
+
+
+def drop_cut_off_objects(opened: OpenStream) -> None:
+    """Delete shards and lane states that end too early; `recompute_lost` makes them again."""
+    names = drop_cut_off(opened.store, opened.manifest)
+    if names:
+        _LOGGER.warning(
+            "%d objects end too early and are deleted, to be made again with the same bytes: %s%s",
+            len(names),
+            ", ".join(names[:_NAMED]),
+            " …" if len(names) > _NAMED else "",
+        )
 
 
 def recompute_lost(

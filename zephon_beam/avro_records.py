@@ -26,7 +26,7 @@ def encode_records(schema: Any, records: Iterable[Any], fingerprint: str) -> byt
     Determinism: depends on the arguments and the Avro format, on no clock and no random marker.
     """
     sink = io.BytesIO()
-    marker = keyed_digest("avro", fingerprint, size=16)
+    marker = end_mark(fingerprint)
     metadata = {_DIGEST_KEY: _UNKNOWN.decode()}
     fastavro.writer(sink, schema, records, codec="null", sync_marker=marker, metadata=metadata)
     data = bytearray(sink.getbuffer())
@@ -34,6 +34,11 @@ def encode_records(schema: Any, records: Iterable[Any], fingerprint: str) -> byt
     digest = blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
     data[place : place + len(_UNKNOWN)] = digest.encode()
     return bytes(data)
+
+
+def end_mark(fingerprint: str) -> bytes:
+    """Return the last bytes of every whole file of a stream."""
+    return keyed_digest("avro", fingerprint, size=16)
 
 
 def decode_records(data: bytes | memoryview, name: str) -> Iterator[Mapping[str, Any]]:

@@ -1,13 +1,44 @@
-"""Shards and lane states that lanes count and that are not there any more."""
+"""Shards and lane states that lanes count and that are not there any more, or not as a whole."""
 
 from collections.abc import Sequence
 
+from zephon_beam.avro_records import end_mark
 from zephon_beam.heads import Heads
+from zephon_beam.layout import shard_name, state_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.numbered import shard_numbers, state_numbers
 from zephon_beam.retained import read_first_shards
+from zephon_beam.shard import END_MARK
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
+
+
+def drop_cut_off(store: Store, manifest: Manifest) -> list[str]:
+    """Delete the shards and lane states that end too early, so that they are lost ones.
+
+    A store creates objects as a whole, but a machine that loses power, a full disk or a copy that
+    broke off may leave less of one. Nothing can be told from the rest of it, and what is made
+    again has the same bytes. Costs a look at the end of each object, in folders only.
+
+    Args:
+        store: of the stream.
+        manifest: of the stream.
+
+    Returns:
+        Names of what was deleted.
+    """
+    cut = []
+    for lane in range(manifest.lanes):
+        shards = [(shard_name(lane, n), END_MARK) for n in shard_numbers(store, lane)]
+        mark = end_mark(manifest.fingerprint)
+        states = [(state_name(lane, n), mark) for n in state_numbers(store, lane)]
+        for name, expected in shards + states:
+            found = store.peek_end(name, len(expected))
+            if found is not None and found != expected:
+                cut.append(name)
+    for name in cut:
+        store.delete(name)
+    return cut
 
 
 def find_lost(store: Store, manifest: Manifest, heads: Sequence[LaneHead]) -> dict[int, list[int]]:

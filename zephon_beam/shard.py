@@ -5,6 +5,7 @@ other programs read shards by them. Digests are *logical*: they cover the values
 not the file's bytes, so a shard stored with another codec has the same digest.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -40,8 +41,26 @@ a transform made of that record, `source_offset` the piece's first token within 
 document (-1 at the document's end).
 """
 
+END_MARK = b"ARROW1"
+"""The last bytes of every whole shard."""
+
 Array = npt.NDArray[Any]
 
+_UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+)
+"""What Arrow raises where a bit of what describes the columns is wrong."""
+_COLUMN_TYPES = {
+    **{name: pa.list_(pa.from_numpy_dtype(dtype)) for name, dtype in SEGMENT_COLUMNS.items()},
+    "valid_tokens": pa.int32(),
+}
+_ROW_TYPES = {"tokens": (pa.uint16(), pa.uint32()), "loss_mask": (pa.uint8(),)}
 _SEGMENT_RECORD = np.dtype(
     [(name, np.dtype(dtype).newbyteorder("<")) for name, dtype in SEGMENT_COLUMNS.items()]
 )
@@ -186,13 +205,17 @@ def open_batch(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Any]:
     """Open a shard as its header and its one record batch; no column is decoded yet.
 
     Raises:
-        CorruptShardError: truncated, or of an unknown format version.
+        CorruptShardError: truncated, its columns do not fit each other, or of an unknown format
+            version.
     """
     reader = _open(data, name)
     header = _header(reader.schema, name)
     try:
         batch = reader.get_batch(0)
-    except (pa.ArrowInvalid, OSError) as error:
+        # Arrow believes what it reads: without this a wrong length is memory of others.
+        batch.validate(full=True)
+        _check_columns(batch)
+    except _UNREADABLE as error:
         raise CorruptShardError(_corrupt(name, str(error))) from error
     if header.count != batch.num_rows:
         reason = f"header says {header.count} rows, found {batch.num_rows}"
@@ -251,7 +274,7 @@ def decode_shard_and_counts(
             loss_mask=None if mask is None else np.asarray(mask.values).reshape(count, -1),
             media=media_of_batch(batch),
         )
-    except (KeyError, pa.ArrowInvalid, OSError, ValueError, AttributeError) as error:
+    except (AttributeError, *_UNREADABLE) as error:
         raise CorruptShardError(_corrupt(name, str(error))) from error
     return header, samples, valid_tokens
 
@@ -269,27 +292,72 @@ def verify_digest(header: ShardHeader, samples: Samples, name: str) -> list[byte
     return digests
 
 
+def verify_shard(data: bytes | memoryview, name: str) -> ShardHeader:
+    """Decode a shard and compare everything that readers use of it with its digest.
+
+    Raises:
+        CorruptShardError: the content is not what was committed.
+    """
+    header, samples, valid_tokens = decode_shard_and_counts(data, name)
+    verify_digest(header, samples, name)
+    if not np.array_equal(valid_tokens, samples.valid_tokens):
+        raise CorruptShardError(_corrupt(name, "valid_tokens are not those of its rows"))
+    return header
+
+
 def same_shard(stored: bytes, computed: bytes) -> bool:
     """Say whether two shard files hold the same rows under the same identity.
 
     Raises:
         CorruptShardError: the stored one is damaged.
     """
-    stored_header, samples = decode_shard(stored, "stored shard")
-    verify_digest(stored_header, samples, "stored shard")
-    return stored_header == decode_header(computed, "computed shard")
+    return verify_shard(stored, "stored shard") == decode_header(computed, "computed shard")
 
 
 def _open(data: bytes | memoryview, name: str) -> Any:
     try:
         return pa.ipc.open_file(pa.py_buffer(data))
-    except (pa.ArrowInvalid, OSError) as error:
+    except _UNREADABLE as error:
         raise CorruptShardError(_corrupt(name, str(error))) from error
 
 
+def _check_columns(batch: Any) -> None:
+    """Refuse columns that are there and are not what their names promise.
+
+    Raises:
+        ValueError: one has another type, or values for more or fewer segments than its rows have.
+    """
+    schema = batch.schema
+    if not any(schema.equals(known) for known in _sound_schemas):
+        _check_types(schema)
+        _sound_schemas.append(schema.remove_metadata())
+    columns = dict(zip(schema.names, batch.columns, strict=True))
+    if "segment_lengths" in columns:
+        count = columns["segment_lengths"].offsets[-1].as_py()
+        for field in SEGMENT_COLUMNS:
+            if field in columns and len(columns[field].values) != count:
+                found = len(columns[field].values)
+                raise ValueError(f"{field} must have {count} values, got {found}")
+
+
+_sound_schemas: deque[Any] = deque(maxlen=4)
+"""Schemas of shards that were opened before: all shards of a stream have one."""
+
+
+def _check_types(schema: Any) -> None:
+    for field in schema:
+        expected = _COLUMN_TYPES.get(field.name)
+        if expected is not None and field.type != expected:
+            raise ValueError(f"{field.name} must be {expected}, got {field.type}")
+        allowed = _ROW_TYPES.get(field.name)
+        is_row = isinstance(field.type, pa.FixedSizeListType)
+        if allowed is not None and not (is_row and field.type.value_type in allowed):
+            raise ValueError(f"{field.name} must be rows of {allowed[0]}, got {field.type}")
+
+
 def _header(schema: Any, name: str) -> ShardHeader:
-    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
     try:
+        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
         version = int(metadata["format_version"])
         header = ShardHeader(
             fingerprint=metadata["fingerprint"],

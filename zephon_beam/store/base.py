@@ -77,6 +77,12 @@ class Store(Protocol):
     def delete(self, name: str) -> None:
         """Delete an object; it may already be gone."""
 
+    def peek_end(self, name: str, length: int) -> bytes | None:
+        """Read the last bytes of an object if it is there and that costs no request.
+
+        None also where objects cannot be cut off: in buckets they are there as a whole or not.
+        """
+
     def remove_strays(self, *, only_count: bool = False) -> int:
         """Remove what writers that were killed have left, or count it; objects are not touched.
 

@@ -121,6 +121,16 @@ class LocalStore:
         with _told_by_path(path, "delete"):
             path.unlink(missing_ok=True)
 
+    def peek_end(self, name: str, length: int) -> bytes | None:
+        """Read the last bytes of a file, which a disk or a copy that broke off may lack."""
+        path = self._path(name)
+        try:
+            with _told_by_path(path, "read"), path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                return os.pread(file.fileno(), length, max(0, size - length))
+        except FileNotFoundError:
+            return None
+
     def remove_strays(self, *, only_count: bool = False) -> int:
         """Remove the temporary files that killed writers have left; see `Store.remove_strays`."""
         found = 0

@@ -1,0 +1,77 @@
+"""A shard in which any bit is wrong is told from a whole one, and never more than that."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.streams import encode_rows, make_manifest, random_lanes
+from zephon_beam.errors import CorruptShardError
+from zephon_beam.shard import (
+    END_MARK,
+    decode_shard_and_counts,
+    row_digests,
+    same_shard,
+    verify_shard,
+)
+
+
+def make_shard(*, masked: bool, compression: str = "none") -> bytes:
+    """Encode a shard of four rows."""
+    manifest = make_manifest(has_loss_mask=masked, lanes=1)
+    (rows,) = random_lanes([4], seed=5, masked=masked)
+    return encode_rows(rows, manifest, 0, 0, compression)
+
+
+@pytest.mark.parametrize(("masked", "compression"), [(False, "none"), (True, "zstd")])
+def test_any_flipped_bit_is_told_or_changes_nothing(masked: bool, compression: str) -> None:
+    """Also one in Arrow's own description of the columns, which Arrow would believe."""
+    data = make_shard(masked=masked, compression=compression)
+    header, samples, counts = decode_shard_and_counts(data, "s")
+    digests = row_digests(samples)
+    told = []
+    for bit in range(0, 8 * len(data), 17):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            found = verify_shard(bytes(damaged), "s")
+        except CorruptShardError as error:
+            told.append(str(error))
+            continue
+        _, others, other_counts = decode_shard_and_counts(bytes(damaged), "s")
+        assert row_digests(others) == digests
+        assert np.array_equal(other_counts, counts)
+        # What a shard says of its place is compared with its name by whoever opens it.
+        assert found.digest == header.digest
+    assert len(told) > len(data) // 9
+    assert all("delete it and run the recipe" in text or "version" in text for text in told)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_shard_that_ends_too_early_is_told_by_its_end(compression: str) -> None:
+    """Wherever it is cut off; a whole one has the mark."""
+    data = make_shard(masked=True, compression=compression)
+    assert data.endswith(END_MARK)
+    for length in range(0, len(data), 11):
+        assert not data[:length].endswith(END_MARK)
+        with pytest.raises(CorruptShardError, match=r"s is corrupt: .*delete it and run"):
+            verify_shard(data[:length], "s")
+
+
+def test_a_retry_does_not_take_a_damaged_shard_for_its_own() -> None:
+    """Labels that count are not part of the digest, but trainers divide by them."""
+    data = make_shard(masked=False)
+    _, _, counts = decode_shard_and_counts(data, "s")
+    place = data.index(counts.astype("<i4").tobytes())
+    damaged = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    assert same_shard(data, data)
+    with pytest.raises(CorruptShardError, match=r"valid_tokens are not those of its rows"):
+        same_shard(damaged, data)
+
+
+def test_nothing_is_taken_from_a_file_that_is_no_shard(tmp_path: Path) -> None:
+    """Whatever it is."""
+    for content in (b"", b"ARROW1", bytes(400), Path(__file__).read_bytes()):
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(CorruptShardError, match="x is corrupt"):
+            verify_shard((tmp_path / "x").read_bytes(), "x")
