@@ -12,7 +12,7 @@ from pipelines.follow import Follower, default_lookahead
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.options import leaves_job, parse_beam_options
 from pipelines.recipe_file import load_recipe, recipe_folder
-from pipelines.recompute import recompute_lost
+from pipelines.recompute import drop_cut_off_objects, recompute_lost
 from pipelines.watching import watched_lanes
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
@@ -117,6 +117,7 @@ def run_stream(
     scan_options = parse_beam_options([]) if left else beam_options
     opened = open_or_create(loaded, str(stream), scan_options, folder=folder)
     planner = _make_planner(opened)
+    drop_cut_off_objects(opened)
     position = read_position(opened.store, opened.manifest)
     first_samples, advances = position.samples, 0
     follower = None
