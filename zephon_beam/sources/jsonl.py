@@ -83,19 +83,20 @@ def read_lines(source: SourceFile, start: int, stop: int) -> tuple[bytes, int]:
     """
     first = max(0, start - 1)
     data = source.read(first, stop - first)
-    if start:
-        skipped = data.find(b"\n") + 1
-        if not skipped or first + skipped >= stop:
-            return b"", stop
-        data, first = data[skipped:], first + skipped
-    pieces, position, step = [data], stop, _FIRST_STEP
-    while not pieces[-1].endswith(b"\n") and position < source.size:
+    skipped = data.find(b"\n") + 1 if start else 0
+    if start and (not skipped or first + skipped >= stop):
+        return b"", stop
+    # Joining a view copies a chunk once; slicing it before would be another time.
+    pieces: list[bytes | memoryview] = [memoryview(data)[skipped:]]
+    position, step, is_whole = stop, _FIRST_STEP, data.endswith(b"\n")
+    while not is_whole and position < source.size:
         piece = source.read(position, min(step, source.size - position))
         position += len(piece)
         step = min(step * _STEP_GROWTH, _LAST_STEP)
         end = piece.find(b"\n") + 1
         pieces.append(piece[:end] if end else piece)
-    return b"".join(pieces), first
+        is_whole = bool(end)
+    return b"".join(pieces), first + skipped
 
 
 def parse_lines(
@@ -128,7 +129,12 @@ def parse_lines(
     is_text = content.kind == "text"
     decode = _decode_marked if is_text else _decode
     next_offset = offset
-    for number, line in enumerate(data.split(b"\n")):
+    if is_text and simple and data.isascii():
+        texts, starts = _parse_plain_lines(data, field)
+        locators = [offset + start for start in starts[:-1]]
+        next_offset += starts[-1]
+        data = data[starts[-1] :]
+    for number, line in enumerate(data.split(b"\n"), len(texts)):
         line_offset = next_offset
         next_offset += len(line) + 1
         if line_offset == 0 and line.startswith(_BOM):
@@ -159,6 +165,40 @@ def parse_lines(
         texts.append(text)
         locators.append(line_offset)
     return FileDocuments(texts=texts, locators=np.array(locators, dtype=np.int64))
+
+
+def _parse_plain_lines(data: bytes, field: str) -> tuple[list[str], list[int]]:
+    """Parse lines of ASCII as far as each is an object with a text in the field, and nothing else.
+
+    Characters are bytes there, so lines are decoded all at once and parsed in place.
+
+    Returns:
+        (texts, place of the first byte of each line and of the first one that is not parsed).
+    """
+    lines = data.decode("ascii")
+    texts: list[str] = []
+    starts = [0]
+    start, size = 0, len(lines)
+    while start < size:
+        stop = lines.find("\n", start)
+        if stop < 0:
+            stop = size
+        try:
+            document, end = _decode_marked(lines, start)
+            text = document[field]
+            if end != stop or type(text) is not str:
+                break
+            if type(document) is not dict and _is_deep(data[start:stop]):
+                break
+            if not text.isascii():
+                text.encode()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            # What is wrong, or only unusual, is for the caller to say.
+            break
+        texts.append(text)
+        start = min(stop + 1, size)
+        starts.append(start)
+    return texts, starts
 
 
 def parse_object(

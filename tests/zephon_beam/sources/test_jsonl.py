@@ -12,6 +12,8 @@ from tests.data_sets import Found, open_catalog, read_all, write_files
 from zephon_beam.catalog.scan import check_columns
 from zephon_beam.errors import BadRecordError, RecipeError, SourceError
 from zephon_beam.sources.documents import Content
+from zephon_beam.sources.faults import RecordFaults
+from zephon_beam.sources.jsonl import parse_lines
 from zephon_beam.sources.read_part import read_part
 
 BOM = b"\xef\xbb\xbf"
@@ -68,6 +70,39 @@ def test_every_document_is_in_exactly_one_chunk(contents: list[bytes], chunk_byt
         catalog, root = open_catalog(Path(folder), "jsonl", chunk_bytes=chunk_bytes)
         expected = [document for name in named for document in read_naively(name, named[name])]
         assert read_all(catalog, root) == expected
+
+
+ODD_LINES = [
+    b'{"text": "plain"}',
+    b'{"text": "\\ud83d\\ude00", "n": {"text": [1]}}',
+    b'{"text":\n"in two lines"}',
+    b'{"text": "\\ud800"}',
+    b'{"text": "cut',
+    b'{"text": "a\ttab"}',
+    b'{"text": 1}',
+    b'{"other": "a"}',
+    b'["text"]',
+    b'"text"',
+    b'{"text": "a"} b',
+    b'{"text": "a"} ',
+    b' {"text": "a"}\r',
+    b'{"deep": ' + b"[" * 300 + b"]" * 300 + b', "text": "a"}',
+    b"",
+]
+
+
+@given(st.lists(st.sampled_from(ODD_LINES), max_size=6))
+def test_a_line_is_judged_alike_whatever_stands_beside_it(lines: list[bytes]) -> None:
+    """Lines of ASCII are parsed in place, those beside others one at a time."""
+    found = []
+    for last in (b'{"text": "e"}', '{"text": "\u00e9"}'.encode()):
+        faults = RecordFaults(quarantine=True)
+        parsed = parse_lines(
+            b"\n".join([*lines, last]), 5, Content(), faults, file="f", where="chunk 0"
+        )
+        found.append((parsed.texts[:-1], parsed.locators.tolist(), faults.found))
+        assert len(parsed.texts) == len(parsed.locators)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 20, 1 << 26])
