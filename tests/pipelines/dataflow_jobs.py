@@ -3,10 +3,13 @@
 from typing import Any
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from tests.pipelines.recording_cloud import RecordingCloud
 
+BUCKET = "gs://bucket/"
 IMAGE = "europe-docker.pkg.dev/p/r/zephon-beam:1"
 
 
@@ -38,3 +41,21 @@ def cloud_flags(cloud: RecordingCloud) -> list[str]:
 def staged_graph(cloud: RecordingCloud) -> Any:
     """Return the one graph that was staged."""
     return beam_runner_api_pb2.Pipeline.FromString(cloud.staged("pipeline.pb"))
+
+
+def run_job(cloud: RecordingCloud, job: dict[str, Any], environment: str, payload: str) -> None:
+    """Run the graph that a job names to its end, as a service would.
+
+    Args:
+        cloud: where it was staged.
+        job: what was submitted, or stored as a template.
+        environment: kind of the workers, in place of the container that the job names.
+        payload: how they are started.
+    """
+    place = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
+    graph = beam_runner_api_pb2.Pipeline.FromString(cloud.objects[place.removeprefix(BUCKET)])
+    for found in graph.components.environments.values():
+        found.urn = environment
+        found.payload = payload.encode()
+        del found.dependencies[:]
+    FnApiRunner().run_via_runner_api(graph, PipelineOptions([])).wait_until_finish()

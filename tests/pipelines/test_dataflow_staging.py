@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import python_urns
-from apache_beam.portability.api import beam_runner_api_pb2
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
 from tests.installed import PACKAGES, ROOT, copy_source, install
-from tests.pipelines.dataflow_jobs import cloud_flags, enter_cloud
+from tests.pipelines.dataflow_jobs import cloud_flags, enter_cloud, run_job
 from tests.pipelines.recording_cloud import RecordingCloud, recording_cloud
 from tests.pipelines.small_streams import SmallStream, run, tree
 
 pytestmark = pytest.mark.timeout(300)
 
-BUCKET = "gs://bucket/"
 TRAINING_ONLY = {"zephon_beam.torch", "pipelines.tiny_gpt", "pipelines.train_demo"}
 """Modules that need torch, which no worker has."""
 _IMPORT_ALL = """
@@ -48,27 +45,17 @@ class ServedJobs:
         """Run the staged graph of a job to its end."""
         if not self.python.exists():
             self._install(job)
-        graph = beam_runner_api_pb2.Pipeline.FromString(
-            self._object(job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"])
-        )
         script = "from pipelines.worker import main; main()"
         command = f"exec {shlex.quote(str(self.python))} -I -c {shlex.quote(script)}"
-        for environment in graph.components.environments.values():
-            environment.urn = python_urns.SUBPROCESS_SDK
-            environment.payload = command.encode()
-            del environment.dependencies[:]
-        FnApiRunner().run_via_runner_api(graph, PipelineOptions([])).wait_until_finish()
+        run_job(self._cloud, job, python_urns.SUBPROCESS_SDK, command)
 
     def _install(self, job: dict[str, Any]) -> None:
         (pool,) = job["environment"]["workerPools"]
         places = {package["name"]: package["location"] for package in pool["packages"]}
         package = self._folder / "workflow.tar.gz"
-        package.write_bytes(self._object(places[package.name]))
+        _, _, name = places[package.name].split("/", 2)
+        package.write_bytes(self._cloud.objects[name])
         install(package, self._folder / "worker")
-
-    def _object(self, place: str) -> bytes:
-        name = place.removeprefix(BUCKET).removeprefix("storage.googleapis.com/bucket/")
-        return self._cloud.objects[name]
 
 
 @pytest.fixture(scope="module")
