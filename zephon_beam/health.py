@@ -27,7 +27,8 @@ def refuse_empty_datasets(store: Store, manifest: Manifest, position: Position) 
             if state is not None
         ]
         tokens = sum(_given_tokens(entry) for _, entry in saved)
-        if tokens:
+        if tokens or (manifest.origin is not None and not saved):
+            # Nothing may be left of what a fork goes on with.
             continue
         is_opened = not saved or any(entry.next_number for _, entry in saved)
         # Two passes from where the last lane of a fork began hold a whole one.

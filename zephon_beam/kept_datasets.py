@@ -6,10 +6,11 @@ are dropped, and so is the rest of a document that is partly used.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zephon_beam.errors import RecipeError
 from zephon_beam.fingerprint import differences, recipe_identity
+from zephon_beam.layout import MANIFEST
 from zephon_beam.manifest import Manifest
 from zephon_beam.recipe import Recipe
 from zephon_beam.recipe_mapping import recipe_from_mapping
@@ -35,14 +36,17 @@ class DatasetFork:
 
 
 def fork_datasets(
-    older: Manifest, recipe: Recipe, newer: Manifest, file_changes: Mapping[str, str]
+    older: Manifest,
+    recipe: Recipe,
+    code_versions: Mapping[str, str],
+    file_changes: Mapping[str, str],
 ) -> tuple[DatasetFork, ...]:
-    """Decide what becomes of each data set of a fork.
+    """Decide which data sets of a fork go on, taking their tokens to be what they were.
 
     Args:
         older: of the stream that is forked.
         recipe: of the fork.
-        newer: what the fork's manifest says of tokenizer and code.
+        code_versions: what stands for the transforms of the fork's recipe.
         file_changes: in what files differ, by data set; those that do not are left out.
 
     Returns:
@@ -61,13 +65,9 @@ def fork_datasets(
     for name in recipe.datasets:
         anew = "it is new"
         if name in places:
-            anew = file_changes.get(name, "") or _content_change(name, changed, older, newer)
-        if anew:
-            forks.append(DatasetFork(name=name, older=None, anew=anew))
-            continue
-        kind = recipe.datasets[name].content_kind
-        dropped = _token_change(kind, changed, older, newer)
-        forks.append(DatasetFork(name=name, older=places[name], dropped=dropped))
+            anew = file_changes.get(name, "") or _content_change(name, changed)
+            anew = anew or _code_change(f"datasets.{name}.", older.code_versions, code_versions)
+        forks.append(DatasetFork(name=name, older=None if anew else places[name], anew=anew))
     if all(fork.older is None for fork in forks):
         reasons = "; ".join(f"{fork.name}: {fork.anew}" for fork in forks)
         raise RecipeError(
@@ -77,11 +77,35 @@ def fork_datasets(
     return tuple(forks)
 
 
+def compare_tokens(
+    forks: Sequence[DatasetFork], older: Manifest, recipe: Recipe, newer: Manifest
+) -> tuple[DatasetFork, ...]:
+    """Decide whose pieces re-enter, now that the fork's tokenizer and code are known.
+
+    Determinism: depends on the arguments alone.
+    """
+    changed = changed_fields(older, recipe)
+    return tuple(
+        fork
+        if fork.older is None
+        else replace(
+            fork,
+            dropped=_token_change(recipe.datasets[fork.name].content_kind, changed, older, newer),
+        )
+        for fork in forks
+    )
+
+
 def changed_fields(older: Manifest, recipe: Recipe) -> dict[str, str]:
     """Return in which fields a recipe differs from that of a stream, as {field: in words}."""
-    stored = recipe_from_mapping(older.recipe, origin="stream.json: recipe")
+    stored = recipe_from_mapping(older.recipe, origin=f"{MANIFEST}: recipe")
     lines = differences(recipe_identity(stored), recipe_identity(recipe))
     return dict(line.split(": ", 1) for line in lines)
+
+
+def decides_order(field: str) -> bool:
+    """Say whether no fork can change a field of the recipe."""
+    return field == "lanes" or field in _ORDER_FIELDS or field.startswith("holdout.")
 
 
 def refuse_other_order(changed: Mapping[str, str]) -> None:
@@ -97,7 +121,7 @@ def refuse_other_order(changed: Mapping[str, str]) -> None:
             "change, or run the recipe into a new place"
         )
     for field, words in changed.items():
-        if field in _ORDER_FIELDS or field.startswith("holdout."):
+        if decides_order(field):
             raise RecipeError(
                 f"{field} must stay what it is in a fork: {words}; the places that data sets are "
                 "at would mean other documents, which would repeat or be missed; undo the change, "
@@ -105,20 +129,14 @@ def refuse_other_order(changed: Mapping[str, str]) -> None:
             )
 
 
-def left_out(older: Manifest, forks: Sequence[DatasetFork]) -> list[str]:
-    """Name the data sets of the older stream that the fork does not go on with."""
-    kept = {fork.older for fork in forks}
-    return [dataset.name for place, dataset in enumerate(older.datasets) if place not in kept]
-
-
-def _content_change(name: str, changed: Mapping[str, str], older: Manifest, newer: Manifest) -> str:
+def _content_change(name: str, changed: Mapping[str, str]) -> str:
     """Say in what a data set's documents differ; empty if they do not."""
     for field, words in changed.items():
         parts = field.split(".")
         key = parts[2].partition("[")[0] if parts[:2] == ["datasets", name] and parts[2:] else ""
         if key in _CONTENT_FIELDS:
             return f"{'.'.join(parts[2:])}: {words}"
-    return _code_change(f"datasets.{name}.", older, newer)
+    return ""
 
 
 def _token_change(kind: str, changed: Mapping[str, str], older: Manifest, newer: Manifest) -> str:
@@ -137,15 +155,16 @@ def _token_change(kind: str, changed: Mapping[str, str], older: Manifest, newer:
             or (kind == "content" and section == "media")
         ):
             return f"{field}: {words}"
-    if kind == "messages":
-        return _code_change("chat", older, newer)
-    return _code_change("media", older, newer) if kind == "content" else ""
+    prefix = {"messages": "chat", "content": "media"}.get(kind)
+    if prefix is None:
+        return ""
+    return _code_change(prefix, older.code_versions, newer.code_versions)
 
 
-def _code_change(prefix: str, older: Manifest, newer: Manifest) -> str:
+def _code_change(prefix: str, older: Mapping[str, str], newer: Mapping[str, str]) -> str:
     """Say which code of a kind is another one; empty if none is."""
-    for name in sorted({*older.code_versions, *newer.code_versions}):
-        before, now = older.code_versions.get(name), newer.code_versions.get(name)
+    for name in sorted({*older, *newer}):
+        before, now = older.get(name), newer.get(name)
         if name.startswith(prefix) and before != now:
             return f"{name.replace('_', ' ')}: code {before or 'of nothing'} became {now}"
     return ""

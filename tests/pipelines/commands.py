@@ -46,7 +46,7 @@ class Outcome:
         """Return the one line in which an error is told, without the program's name."""
         assert "Traceback" not in self.err, self.err
         lines = self.err.splitlines()
-        told = ("advance ", "WARNING:pipelines.open_stream:")
+        told = ("advance ", "WARNING:pipelines.create_stream:")
         assert all(line.startswith(told) for line in lines[:-1]), self.err
         assert lines, self.status
         assert lines[-1].startswith("zephon-beam: error: "), self.err

@@ -96,12 +96,12 @@ def complaint(capsys: Capture, words: list[str], status: int = 2) -> str:
     [
         (
             [],
-            "a command must be given, one of run, demo, inspect, gc, verify, selftest; see zephon-",
+            f"a command must be given, one of {', '.join(COMMANDS)}; see zephon-beam --help",
         ),
         (["ispect", "s"], "got 'ispect'; did you mean 'inspect'?"),
         (
             ["xyz"],
-            "command must be one of run, demo, inspect, gc, verify, selftest, got 'xyz'; see ",
+            f"command must be one of {', '.join(COMMANDS)}, got 'xyz'; see zephon-beam",
         ),
         (["--vershun"], "unrecognized arguments: --vershun"),
         (
