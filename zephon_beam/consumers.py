@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from zephon_beam.errors import CorruptObjectError, RecipeError
 from zephon_beam.layout import consumer_name
+from zephon_beam.sealed import seal, unseal
 from zephon_beam.store.base import Store
 
 FORMAT_VERSION = 1
@@ -71,7 +72,7 @@ def encode_consumer(consumer: Consumer) -> bytes:
         "beat": consumer.beat,
         "finished": consumer.finished,
     }
-    return (json.dumps(content) + "\n").encode()
+    return (json.dumps(seal(content)) + "\n").encode()
 
 
 def decode_consumer(data: bytes, name: str) -> Consumer:
@@ -88,6 +89,7 @@ def decode_consumer(data: bytes, name: str) -> Consumer:
         raw = json.loads(data)
         if raw["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format version {raw['format_version']!r} is not {FORMAT_VERSION}")
+        raw = unseal(raw)
         return Consumer(
             name=name,
             fingerprint=str(raw["fingerprint"]),

@@ -17,6 +17,7 @@ from zephon_beam.layout import (
     recompute_name,
     state_name,
 )
+from zephon_beam.sealed import seal, unseal
 
 FORMAT_VERSION = 1
 
@@ -93,9 +94,11 @@ def encode_plan(plan: Plan) -> bytes:
         **({"recompute": True} if plan.recompute else {}),
         **({"endless": True} if plan.endless else {}),
     }
-    lines = [json.dumps(_lane_to_json(entry), separators=(",", ":")) for entry in plan.lanes]
-    body = ",\n".join(lines)
-    return (json.dumps(head)[:-1] + ', "lanes": [\n' + body + "\n]}\n").encode()
+    lanes = [_lane_to_json(entry) for entry in plan.lanes]
+    sealed = seal({**head, "lanes": lanes})
+    del sealed["lanes"]
+    body = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in lanes)
+    return (json.dumps(sealed)[:-1] + ', "lanes": [\n' + body + "\n]}\n").encode()
 
 
 def decode_plan(data: bytes, name: str) -> Plan:
@@ -111,6 +114,7 @@ def decode_plan(data: bytes, name: str) -> Plan:
                 f"{name}: format version must be {FORMAT_VERSION}, got {raw['format_version']!r}; "
                 "use the version of zephon-beam that wrote it"
             )
+        raw = unseal(raw)
         lanes = tuple(_lane_from_json(entry) for entry in raw["lanes"])
         return Plan(
             advance=raw["advance"],

@@ -43,7 +43,7 @@ def write_first_shards(store: Store, first: Sequence[int]) -> None:
         first: first shard of each lane to keep, nowhere below what is stored.
     """
     content = (json.dumps({"format_version": 1, "first_shards": list(first)}) + "\n").encode()
-    name = base_name(sum(first), blake2b(content, digest_size=4).hexdigest())
+    name = _name_of(first, content)
     store.put_if_absent(name, content)
     for older in [listed for listed in store.list(_FOLDER) if listed != name]:
         try:
@@ -66,6 +66,10 @@ def first_retained_sample(
     return max(numbers, default=0)
 
 
+def _name_of(first: Sequence[int], content: bytes) -> str:
+    return base_name(sum(first), blake2b(content, digest_size=4).hexdigest())
+
+
 def _decode(data: bytes, name: str, lanes: int) -> list[int]:
     try:
         raw = json.loads(data)
@@ -73,6 +77,8 @@ def _decode(data: bytes, name: str, lanes: int) -> list[int]:
         counts = [n for n in first if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
         if raw["format_version"] != 1 or len(counts) != lanes or len(first) != lanes:
             raise ValueError(f"expected version 1 with {lanes} counts")
+        if name != _name_of(counts, data):
+            raise ValueError(f"its content belongs to {_name_of(counts, data)}")
         return counts
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptObjectError(
