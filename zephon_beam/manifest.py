@@ -10,6 +10,7 @@ from typing import Any
 
 from zephon_beam.errors import CorruptObjectError, StreamNotFoundError
 from zephon_beam.layout import MANIFEST
+from zephon_beam.sealed import seal, unseal
 from zephon_beam.store.base import Store
 
 FORMAT_VERSION = 1
@@ -91,7 +92,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     content = asdict(manifest)
     if manifest.origin is None:
         del content["origin"]
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(seal(content), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_manifest(store: Store) -> Manifest:
@@ -116,6 +117,7 @@ def read_manifest(store: Store) -> Manifest:
                 f"{store.uri}/{MANIFEST}: format version must be {FORMAT_VERSION}, got "
                 f"{version!r}; use the version of zephon-beam that created the stream"
             )
+        raw = unseal(raw)
         datasets = [DatasetManifest(**entry) for entry in raw.pop("datasets")]
         origin = raw.pop("origin", None)
         return Manifest(
