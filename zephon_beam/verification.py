@@ -83,14 +83,14 @@ def verify_stream(
         )
     store = open_store(uri)
     try:
-        manifest = read_manifest(store)
+        verification = _Verification(store, read_manifest(store), until_samples)
     except StreamNotFoundError:
         if next(iter(store.list("shards/")), None) is None:
             raise
         return _hopeless(f"{MANIFEST} is missing; nothing can be read without it")
     except CorruptObjectError as error:
         return _hopeless(str(error))
-    return _Verification(store, manifest, until_samples).run(progress)
+    return verification.run(progress)
 
 
 class _Verification:
@@ -316,7 +316,8 @@ class _Verification:
         found = blake2b(b"".join(digests), digest_size=DIGEST_BYTES).hexdigest()
         if found != header.digest:
             self._fault(
-                f"{name}: digest: expected {header.digest}, found {found}; its content was altered"
+                f"{name}: digest: expected {header.digest}, found {found}; its content was "
+                "altered; delete it and run the recipe again, which makes the same bytes"
             )
         for fault in check_rows(samples, valid_tokens, self._manifest, self._file_counts):
             self._fault(f"{name}: {fault}")
