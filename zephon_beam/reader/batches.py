@@ -4,7 +4,8 @@ Several microbatches are built at once, as one block, and handed out as views of
 per call is then shared, and a block is small enough to stay in a core's cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ DEFAULT_FIELDS = (
     "sample_ids",
 )
 _BOUNDS = ("cu_seqlens", "cu_seqlens_padded", "cu_seqlens_real")
+_COMPILED_BOUNDS = frozenset(("cu_seqlens", "max_seqlen"))
+_COMPILED_ARRAYS = frozenset(FIELDS[:5])
 _ARRAY_FIELDS = frozenset(FIELDS[:6]) | {"sample_ids", "tokens"}
 
 
@@ -79,6 +82,8 @@ class BatchBuilder:
         micro_batch_size: int,
         index_dtype: npt.DTypeLike,
         cu_seqlens_len: int | None = None,
+        *,
+        compiled: bool = False,
     ) -> None:
         """Prepare for the rows of a stream; see `StreamReader` for the arguments."""
         self._segment_multiple = manifest.recipe.get("packing", {}).get("segment_multiple", 1)
@@ -91,6 +96,11 @@ class BatchBuilder:
         self._fields = fields
         self._micro_batch_size = micro_batch_size
         self._index_dtype = np.dtype(index_dtype)
+        self._compiled = _load_compiled() if compiled else None
+        self._compiled_arrays = [field for field in fields if field in _COMPILED_ARRAYS]
+        if not set(fields) & (_COMPILED_ARRAYS | _COMPILED_BOUNDS) - {"input_ids"}:
+            # Tokens alone are only converted, which NumPy does as fast.
+            self._compiled = None
 
     def build(
         self, parts: Sequence[Rows], sample_ids: Array, global_valid: Sequence[int]
@@ -118,24 +128,46 @@ class BatchBuilder:
             segment_multiple=self._segment_multiple,
             pool=self._pool,
         )
+        bounds = None
+        if self._compiled is not None:
+            bounds = self._compiled.fill(block, self._compiled_arrays, size)
         media = MediaBlock(block=block, merge=self._media_merge)
-        batches: list[dict[str, Any]] = [{} for _ in global_valid]
+        count = len(global_valid)
+        columns: list[Iterable[Any]] = []
         for field in self._fields:
             if field in _ARRAY_FIELDS:
                 whole = getattr(block, field)
-                for k, batch in enumerate(batches):
-                    batch[field] = whole[k * size : (k + 1) * size]
+                columns.append(whole.reshape(count, size, *whole.shape[1:]))
             elif field == "global_num_valid_tokens":
-                for batch, count in zip(batches, global_valid, strict=True):
-                    batch[field] = count
+                columns.append(global_valid)
+            elif field in MEDIA_FIELDS:
+                columns.append(media.fields(field, size))
             else:
-                is_media = field in MEDIA_FIELDS
-                values = media.fields(field, size) if is_media else getattr(block, field)(size)
+                if bounds is not None and field in _COMPILED_BOUNDS:
+                    values = getattr(bounds, field)
+                else:
+                    values = getattr(block, field)(size)
                 if self._cu_seqlens_len is not None and field in _BOUNDS:
                     values = [_fill_up(field, value, self._cu_seqlens_len) for value in values]
-                for batch, value in zip(batches, values, strict=True):
-                    batch[field] = value
-        return batches
+                columns.append(values)
+        return [
+            dict(zip(self._fields, values, strict=True)) for values in zip(*columns, strict=True)
+        ]
+
+
+def _load_compiled() -> Any:
+    """Import what builds blocks by compiled code.
+
+    Raises:
+        RecipeError: numba is not installed.
+    """
+    try:
+        return import_module("zephon_beam.reader.compiled")
+    except ImportError as error:
+        raise RecipeError(
+            "compiled must be False where numba is not installed, got True; batches would be the "
+            "same, and built more slowly; install it with pip install 'zephon-beam[fast]'"
+        ) from error
 
 
 def _fill_up(field: str, bounds: Array, length: int) -> Array:

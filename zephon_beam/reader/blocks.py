@@ -12,7 +12,7 @@ Segment 1 is cut: `i` is its `segment_next`. Segment 2 ends a document, so its l
 label (shown as -, stored as -100), and neither has padding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -26,6 +26,8 @@ from zephon_beam.reader.shards import IGNORED_LABEL, NO_DATASET, OpenShard
 from zephon_beam.shard import Array
 
 NO_SAMPLE = -1
+MASK = np.dtype(np.uint8)
+DATASET = np.dtype(np.uint16)
 TILE_TOKENS = 1 << 15
 """Tokens spread at a time; the allocator keeps pieces of that size, larger ones are new memory."""
 
@@ -43,6 +45,12 @@ class Rows:
         """Half-open range of the shard's runs that these rows have."""
         firsts = self.shard.runs.row_firsts
         return int(firsts[self.first]), int(firsts[self.first + self.count])
+
+    @property
+    def segment_count(self) -> int:
+        """Segments of these rows."""
+        offsets = self.shard.segment_offsets
+        return int(offsets[self.first + self.count] - offsets[self.first])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +104,7 @@ class Block:
     @cached_property
     def loss_mask(self) -> Array:
         """1 where the label counts, uint8 [rows, seq_len]."""
-        mask = self._new(np.dtype(np.uint8))
+        mask = self._new(MASK)
         flat = mask.reshape(-1)
         for row, part in self._placed:
             stored = part.shard.loss_mask
@@ -131,7 +139,7 @@ class Block:
     @cached_property
     def dataset_ids(self) -> Array:
         """Place of the token's data set in the recipe, uint16 [rows, seq_len]; 0xFFFF: padding."""
-        return self._spread(lambda shard: shard.run_datasets, NO_DATASET, np.dtype(np.uint16))
+        return self._spread(lambda shard: shard.run_datasets, NO_DATASET, DATASET)
 
     @cached_property
     def sample_ids(self) -> Array:
@@ -194,6 +202,27 @@ class Block:
     @cached_property
     def _has_loss_mask(self) -> bool:
         return any(part.shard.loss_mask is not None for part in self.parts)
+
+    def new(self, name: str) -> Array:
+        """Return an array for one of the fields [rows, seq_len]; its content is undefined."""
+        return self._new(self.dtype_of(name))
+
+    def dtype_of(self, name: str) -> "np.dtype[Any]":
+        """Return the type of one of the fields [rows, seq_len]."""
+        own = {"tokens": self.token_dtype, "loss_mask": MASK, "dataset_ids": DATASET}
+        return own.get(name, self.index_dtype)
+
+    def take_over(self, arrays: Mapping[str, Array]) -> None:
+        """Take arrays of real rows as fields that were computed elsewhere; add the filler."""
+        fillers = {
+            "input_ids": self.pad_id,
+            "labels": IGNORED_LABEL,
+            "position_ids": np.arange(self.seq_len),
+        }
+        for name, array in arrays.items():
+            if self._real_count < self.row_count:
+                array[self._real_count :] = fillers.get(name, 0)
+            vars(self)[name] = array
 
     # ---------------------------------------------------------------- runs and segments of the rows
 

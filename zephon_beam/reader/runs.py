@@ -92,6 +92,6 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
 def places_of(begins: Array, counts: Array) -> Array:
     """Return begins[0], begins[0] + 1, …, for `counts[0]` places, and so on; int64."""
     before = counts.cumsum() - counts
-    found = (begins - before).repeat(counts)
+    found: Array = (begins - before).repeat(counts)
     found += np.arange(len(found))
     return found

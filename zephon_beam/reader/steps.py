@@ -6,6 +6,7 @@ still turn out to have ended, which would move the samples after it to other pla
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,8 @@ class Steps:
         self._dp_rank = dp_rank
         self._counts_globally = counts_globally
         self._new_waiting = new_waiting
+        self._share: tuple[tuple[Any, ...], IntArray, IntArray, IntArray] | None = None
+        """What a regular step's share is made from: (key, places in the step, lanes, turns)."""
 
     def find(self, first: int, topology: Topology, *, wait: bool) -> Step | None:
         """Take this rank's share of a step once all of the step's samples exist.
@@ -74,6 +77,10 @@ class Steps:
         last = last if order.total is None else min(last, order.total)
         if last <= first:
             return None
+        low, high = rank_share(last - first, self._dp_rank, topology.dp_world_size)
+        is_plain = topology.placement != "balanced" and not self._counts_globally
+        if is_plain and last <= self._availability.regular_before:
+            return self._find_regular(first, last - first, low, high, topology.placement)
         lanes, indices = order.locate(first, last)
         global_valid = 0
         if self._counts_globally:
@@ -81,7 +88,6 @@ class Steps:
                 part = self._open(*stretch)
                 counts = part.shard.valid_tokens[part.first : part.first + part.count]
                 global_valid += int(counts.sum())
-        low, high = rank_share(last - first, self._dp_rank, topology.dp_world_size)
         placed = place_samples(lanes, topology.placement)
         if topology.placement == "balanced":
             costs = self._costs(lanes, indices, placed)
@@ -92,6 +98,22 @@ class Steps:
             stretches=self._stretches(lanes[mine], indices[mine]),
             sample_ids=mine + first,
             global_valid=global_valid,
+        )
+
+    def _find_regular(self, first: int, count: int, low: int, high: int, placement: str) -> Step:
+        """Take a share where no lane has ended: such steps differ by a shift of the indices."""
+        turn, phase = divmod(first, self._lanes)
+        key = (phase, count, low, high, placement)
+        if self._share is None or self._share[0] != key:
+            turns, lanes = np.divmod(np.arange(phase, phase + count), self._lanes)
+            mine = place_samples(lanes, placement)[low:high]
+            self._share = (key, mine, lanes[mine], turns[mine])
+        _, mine, lanes, turns = self._share
+        return Step(
+            first_sample=first,
+            stretches=self._stretches(lanes, turns + turn),
+            sample_ids=mine + first,
+            global_valid=0,
         )
 
     def open_rows(self, step: Step, begin: int, end: int) -> list[Rows]:

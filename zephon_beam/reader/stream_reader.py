@@ -85,6 +85,7 @@ class StreamReader:
         index_dtype: npt.DTypeLike = np.int32,
         cu_seqlens_len: int | None = None,
         stride: int = 1,
+        compiled: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -112,6 +113,8 @@ class StreamReader:
                 static shapes: the last one is repeated. None: as many as there are boundaries.
             stride: deliver each `stride`-th of the rank's microbatches only; several processes
                 that `advance` by 0, 1, … first share the work.
+            compiled: build batches by compiled code, which needs numba (extra `fast`); they are the
+                same. The first one of a process then takes seconds.
             clock: seconds that never run backwards, for progress and `timeout`.
             sleep: pauses for a number of seconds.
 
@@ -172,7 +175,9 @@ class StreamReader:
                 who, timeout=timeout, clock=clock, sleep=sleep, on_pause=self._on_pause
             ),
         )
-        builder = BatchBuilder(self._manifest, chosen, micro_batch_size, dtype, cu_seqlens_len)
+        builder = BatchBuilder(
+            self._manifest, chosen, micro_batch_size, dtype, cu_seqlens_len, compiled=compiled
+        )
         self._ahead = ReadAhead(steps, builder, self._manifest.seq_len)
         self._consumer_file: ConsumerFile | None = None
         if consumer is not None:

@@ -1,6 +1,8 @@
 """Batch arrays against a reference that goes token by token."""
 
+import sys
 import tempfile
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from zephon_beam.reader import StreamReader
 from zephon_beam.reader.batches import FIELDS
 
 SEQ_LEN = 12
+COMPILED = [False, True] if find_spec("numba") else [False]
 TOKEN = st.integers(0, 60_000)
 
 
@@ -46,7 +49,12 @@ def rows(draw: st.DrawFn, multiple: int = 1) -> Row:
 
 
 def read_one_step(
-    lanes: list[list[Row]], micro: int, world: int, index_dtype: Any, **changes: Any
+    lanes: list[list[Row]],
+    micro: int,
+    world: int,
+    index_dtype: Any,
+    compiled: bool = False,
+    **changes: Any,
 ) -> None:
     """Read the whole stream as one step on every rank and compare each microbatch."""
     with tempfile.TemporaryDirectory() as name:
@@ -61,6 +69,7 @@ def read_one_step(
                 dp_world_size=world,
                 fields=FIELDS,
                 index_dtype=index_dtype,
+                compiled=compiled,
                 timeout=0,
             )
             for got in reader:
@@ -76,19 +85,76 @@ def read_one_step(
     st.integers(1, 3),
     st.booleans(),
     st.booleans(),
+    st.sampled_from(COMPILED),
 )
 def test_batches_equal_the_reference(
-    lanes: list[list[Row]], micro: int, world: int, masked: bool, wide: bool
+    lanes: list[list[Row]], micro: int, world: int, masked: bool, wide: bool, compiled: bool
 ) -> None:
-    """Every field, for any packs, with and without a stored loss mask."""
+    """Every field, for any packs, with and without a stored loss mask, compiled or not."""
     read_one_step(
         lanes,
         micro,
         world,
         np.int64 if wide else np.int32,
+        compiled,
         has_loss_mask=masked,
         token_dtype="uint32" if wide else "uint16",
     )
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("length", [1, 2, SEQ_LEN])
+def test_rows_of_nothing_but_short_segments_equal_the_reference(
+    compiled: bool, length: int
+) -> None:
+    """Documents of one token, which a row is full of, with and without a gap between two."""
+    lanes: list[list[Row]] = []
+    for apart in (0, 1):
+        starts = range(0, SEQ_LEN - length + 1, length + apart)
+        lanes.append([[Segment(s, tuple(range(s, s + length)), s % 3 - 1) for s in starts]] * 9)
+    read_one_step(lanes, 4, 2, np.int32, compiled)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_compiled_blocks_equal_the_others(tmp_path: Path, masked: bool) -> None:
+    """Each field alone and with others, over blocks of several shards, steps and filler."""
+    pytest.importorskip("numba", reason="numba is not installed (extra `fast`)")
+    lanes = random_lanes([30, 30, 2], seed=9, masked=masked)
+    stream = write_stream(tmp_path, lanes, has_loss_mask=masked)
+    for fields in [FIELDS, None, ["labels"], ["cu_seqlens", "input_ids"], ["loss_mask"]]:
+        plain, compiled = (
+            StreamReader(
+                stream.uri,
+                global_batch_size=7,
+                micro_batch_size=2,
+                fields=fields,
+                compiled=use,
+                cu_seqlens_len=64,
+            )
+            for use in (False, True)
+        )
+        count = 0
+        for left, right in zip(plain, compiled, strict=True):
+            assert list(left) == list(right)
+            for field, value in left.items():
+                assert type(value) is type(right[field])
+                np.testing.assert_array_equal(value, right[field], err_msg=field)
+                if isinstance(value, np.ndarray):
+                    found = right[field]
+                    assert (value.dtype, found.flags.writeable) == (found.dtype, True)
+            count += 1
+        assert count == 36
+
+
+def test_compiled_code_is_asked_for_where_it_is_installed_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without numba the error says what to install."""
+    stream = write_stream(tmp_path, random_lanes([2], seed=1))
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "zephon_beam.reader.compiled", raising=False)
+    with pytest.raises(RecipeError, match="compiled must be False where numba is not installed"):
+        StreamReader(stream.uri, global_batch_size=2, micro_batch_size=2, compiled=True)
 
 
 @settings(max_examples=60, deadline=None)
