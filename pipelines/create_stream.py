@@ -167,7 +167,7 @@ def describe_stream(
         try:
             formats.append(resolve_format(dataset.format, listed))
             if dataset.content_kind == "content":
-                refuse_unseekable(formats[-1], listed)
+                refuse_unseekable(listed)
             check_columns(formats[-1], listed[0], wanted_content(dataset))
         except BadRecordError:
             # A run that sets bad records aside meets this one in its place.

@@ -55,6 +55,40 @@ FORGETFUL = (
 )
 """Strips earlier thoughts, so that a longer conversation does not begin with a shorter one."""
 
+_VISION_TURNS = (
+    "{%- for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{%- set content = message['content'] %}"
+    "{%- if message['role'] == 'assistant' %}{% generation %}{{ parts(content) }}"
+    "{{- '<|im_end|>' }}{% endgeneration %}{% else %}{{ parts(content) + '<|im_end|>' }}{% endif %}"
+    "{{ '\n' }}{% endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_VISION_PARTS = (
+    "{%- macro parts(content) %}{% if content is string %}{{ content }}{% else %}"
+    "{%- for part in content %}{% if part['type'] == 'image' or 'image' in part %}"
+    "<|vision_start|><|image_pad|><|vision_end|>"
+    "{%- elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{%- else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endmacro %}"
+)
+VISION = _VISION_PARTS + _VISION_TURNS
+"""Writes placeholders where the parts of a message stand, and says itself what is learned."""
+
+PICTURES_FIRST = (
+    "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for kind in ('video', 'image', 'text') %}"
+    "{% for part in message['content'] if part['type'] == kind %}"
+    "{{ part['text'] if kind == 'text' else '<' + kind + '>' }}{% endfor %}{% endfor %}"
+    "{% endif %}{{ '<|im_end|>' if message['role'] == 'assistant' else ' ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT: ' }}{% endif %}"
+)
+"""Writes the items of a message before its texts, and videos before images."""
+
+MEDIA_TOKENS = (
+    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    *("<image>", "<video>"),
+)
+
 SPECIAL = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>"),
     *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
@@ -85,6 +119,14 @@ def build_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in ADDED])
+    return tokenizer
+
+
+def build_media_tokenizer(*, special: bool = True) -> Tokenizer:
+    """Build it with tokens that stand for images and videos."""
+    tokenizer = build_tokenizer()
+    add = tokenizer.add_special_tokens if special else tokenizer.add_tokens
+    add([AddedToken(name, special=special, normalized=False) for name in MEDIA_TOKENS])
     return tokenizer
 
 

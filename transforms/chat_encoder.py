@@ -57,6 +57,20 @@ class ChatEncoder:
         self.special_tokens = tuple(special[number] for number in sorted(special))
         """Text of each special token, by id."""
 
+    def token_id(self, token: str) -> int:
+        """Return the id of a token.
+
+        Raises:
+            RecipeError: the vocabulary does not have it.
+        """
+        found: int | None = _build(self._content, self._name, True).token_to_id(token)
+        if found is None:
+            raise RecipeError(
+                f"token must be in the vocabulary of {self._name!r}, got {token!r}; it would be "
+                "plain text; add it to the tokenizer, or name the token that it has"
+            )
+        return found
+
     def encode(self, texts: Sequence[Unmarked]) -> EncodedTexts:
         """Encode renderings whose marks were taken out."""
         batches = self._encode_batch([text.text for text in texts], special=True)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from transforms.chat_encoder import ChatEncoder, EncodedTexts
+from transforms.chat_media import ChatMedia
 from transforms.chat_template import ChatTemplate
 from transforms.tokenizers.backends import tokenizer_file
 from zephon_beam.chat.framing import missing_ends, widen
 from zephon_beam.chat.marks import Unmarked, choose_marks, mark_foreign, special_pattern, unmark
 from zephon_beam.chat.masks import loss_mask, tokens_within
-from zephon_beam.chat.messages import all_text, parse_conversation
+from zephon_beam.chat.messages import all_text, parse_conversation, refuse_spelt_tokens
 from zephon_beam.chat.spans import render_learned
 from zephon_beam.chat.template_files import TemplateFiles, read_template
 from zephon_beam.errors import BadRecordError, DriftError, RecipeError
@@ -67,8 +68,11 @@ class ChatTokenizer:
         path = tokenizer_file(recipe.tokenizer)
         self._template = ChatTemplate(files)
         self._encoder = ChatEncoder(path.read_bytes(), name=str(path))
-        # With `allow_special` nothing is foreign.
+        self._media = None if recipe.media is None else ChatMedia(recipe.media, self._encoder)
+        # With `allow_special` nothing is foreign; recipes with media do not have it.
         guarded = () if recipe.tokenizer.allow_special else self._encoder.special_tokens
+        if self._media is not None:
+            guarded = tuple(dict.fromkeys((*guarded, *self._media.tokens)))
         self._special = special_pattern(guarded)
         self._loss_on = recipe.chat.loss_on
         self._quarantine = recipe.bad_records.action == "quarantine"
@@ -81,7 +85,8 @@ class ChatTokenizer:
         """Tokenize the conversations of a part; what is set aside keeps its place, empty.
 
         Args:
-            documents: with conversations as JSON in `texts`.
+            documents: with conversations as JSON in `texts`, and in `spans` their items, if the
+                recipe has media.
             dataset: name of the data set, for messages.
             file_name: from the place of a file in the catalog to its name.
 
@@ -90,6 +95,12 @@ class ChatTokenizer:
         """
         faults = RecordFaults(quarantine=self._quarantine)
         gone = frozenset(entry.place for entry in documents.quarantined)
+
+        def report(error: BadRecordError, place: int) -> None:
+            file = file_name(int(documents.files[place]))
+            locator = int(documents.locators[place])
+            faults.report(_placed(error, dataset, file, locator), place)
+
         rendered = []
         for place, text in enumerate(documents.texts):
             rendered.append(_NOTHING)
@@ -97,20 +108,25 @@ class ChatTokenizer:
                 try:
                     rendered[place] = self.render(text)
                 except BadRecordError as error:
-                    file = file_name(int(documents.files[place]))
-                    locator = int(documents.locators[place])
-                    faults.report(_placed(error, dataset, file, locator), place)
+                    report(error, place)
         encoded = self._encoder.encode(rendered)
         learned = self._learned(encoded, rendered)
         sums = np.concatenate(([0], np.cumsum(learned, dtype=np.int64)))
         unlearned = np.diff(sums[encoded.offsets]) == 0
-        lost = len(gone) + len(faults.found)
         tokens, learned, offsets = self._framed(encoded, learned, rendered)
+        if self._media is not None and documents.spans is not None:
+            forged = self._media.forged(encoded, rendered)
+            expanded = self._media.expand(tokens, learned, offsets, documents.spans, forged)
+            tokens, learned, offsets = expanded.tokens, expanded.learned, expanded.offsets
+            for place, fault in expanded.faults:
+                report(fault, place)
+                unlearned[place] = True
+        lost = len(gone) + len(faults.found)
         return TokenizedConversations(
             tokens=tokens,
             loss_mask=loss_mask(learned, offsets),
             offsets=offsets,
-            faults=tuple(faults.found),
+            faults=tuple(sorted(faults.found, key=lambda entry: entry.place)),
             unlearned=int(unlearned.sum()) - lost,
         )
 
@@ -124,8 +140,9 @@ class ChatTokenizer:
         Raises:
             BadRecordError: it is no conversation, or the template refuses it.
         """
-        messages = parse_conversation(text)
+        messages = parse_conversation(text, with_media=self._media is not None)
         content = all_text(messages)
+        refuse_spelt_tokens(messages, self._special)
         marks = choose_marks(self._template.own_text, content)
         has_foreign = self._special.search(content) is not None
         if has_foreign:
@@ -137,14 +154,17 @@ class ChatTokenizer:
         return found
 
     def _learned(self, encoded: EncodedTexts, rendered: list[Unmarked]) -> Array:
-        """Say which tokens are learned, uint8[total]."""
+        """Say which tokens are learned, uint8[total]; what stands for items is not."""
         spans = [
             (first + shift, last + shift)
             for text, shift in zip(rendered, encoded.characters[:-1].tolist(), strict=True)
             for first, last in text.learned
         ]
         bounds = np.array(spans, np.int64).reshape(-1, 2)
-        return tokens_within(encoded.starts, encoded.ends, bounds).astype(np.uint8)
+        learned = tokens_within(encoded.starts, encoded.ends, bounds).astype(np.uint8)
+        if self._media is not None:
+            learned[self._media.is_media(encoded.ids)] = 0
+        return learned
 
     def _framed(
         self, encoded: EncodedTexts, learned: Array, rendered: list[Unmarked]

@@ -77,8 +77,7 @@ class _TokenizeParts(beam.DoFn):
         self._contents = [dataset.content_kind for dataset in self._job.recipe.datasets.values()]
         media = self._job.recipe.media
         if media is not None:
-            tokens = {media.token(name) for name in ("image", "video", "start", "end")} - {""}
-            self._media_ids = [special_id(self._tokenizer, token) for token in sorted(tokens)]
+            self._media_ids = [special_id(self._tokenizer, token) for token in media.tokens]
         if "messages" in self._contents:
             self._chat = load_chat_tokenizer(
                 self._job.recipe,

@@ -59,6 +59,7 @@ class Channel:
         seq_len: int,
         overlong: str,
         views: Views,
+        whole_ids: tuple[int, ...] = (),
         budget: QuarantineBudget | None = None,
     ) -> None:
         """Start at chunk 0.
@@ -70,6 +71,7 @@ class Channel:
             seq_len: longest piece, tokens.
             overlong: `split`, `truncate` or `drop` for longer documents.
             views: of the lane, which keep the tokens of open parts.
+            whole_ids: see `OpenPart`.
             budget: how many documents may be set aside; None: that is not judged here.
         """
         self.dataset = dataset
@@ -84,6 +86,7 @@ class Channel:
         self._interleave = interleave
         self._seq_len = seq_len
         self._overlong = overlong
+        self._whole_ids = whole_ids
         self._views = views
         self._budget = budget
         self._counters = DatasetCounters()
@@ -282,6 +285,12 @@ class Channel:
             del self._arrived[slot.number, slot.part]
             self._next_part(slot)
             return True
-        slot.opened = OpenPart(part, self._views, seq_len=self._seq_len, overlong=self._overlong)
+        slot.opened = OpenPart(
+            part,
+            self._views,
+            seq_len=self._seq_len,
+            overlong=self._overlong,
+            whole_ids=self._whole_ids,
+        )
         slot.counted = slot.document, slot.offset
         return True

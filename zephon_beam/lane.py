@@ -301,6 +301,7 @@ def _make_channel(config: LaneConfig, dataset: int, lane: int, views: Views) -> 
         interleave=config.interleave,
         seq_len=config.seq_len,
         overlong=config.overlong[dataset],
+        whole_ids=config.whole_ids(dataset),
         views=views,
         budget=budget,
     )

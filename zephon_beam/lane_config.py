@@ -42,6 +42,8 @@ class LaneConfig:
     """Fraction of a data set's documents that may be set aside (numerator, denominator)."""
     dataset_names: tuple[str, ...] = ()
     """For messages."""
+    media_ids: tuple[tuple[int, ...], ...] = ()
+    """Of each data set whose documents may be cut, ids of tokens among which no cut may fall."""
 
     @property
     def dataset_count(self) -> int:
@@ -52,6 +54,10 @@ class LaneConfig:
     def group_count(self) -> int:
         """Number of groups that share bins."""
         return max(self.group_of_dataset) + 1
+
+    def whole_ids(self, dataset: int) -> tuple[int, ...]:
+        """Return the ids of tokens among which documents of a data set are never cut."""
+        return self.media_ids[dataset] if self.media_ids else ()
 
     def dataset_name(self, dataset: int) -> str:
         """Return what to call a data set."""
@@ -94,13 +100,17 @@ def make_lane_config(recipe: Recipe, manifest: Manifest) -> LaneConfig:
         segment_multiple=recipe.packing.segment_multiple,
         quarantine_limit=_quarantine_limit(recipe),
         dataset_names=recipe.dataset_names,
+        media_ids=tuple(
+            tuple(manifest.media_ids) if dataset.content_kind == "messages" else ()
+            for dataset in datasets
+        ),
     )
 
 
 def _overlong(recipe: Recipe, dataset: DatasetRecipe) -> str:
     """Return what happens to a data set's documents longer than a row.
 
-    Those with media are dropped: a cut could fall among the placeholders of one item.
+    Content is dropped: a cut could leave an item alone, or what is said of it.
     """
     if dataset.content_kind == "content":
         return "drop"

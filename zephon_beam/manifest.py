@@ -77,6 +77,8 @@ class Manifest:
     datasets: list[DatasetManifest] = field(default_factory=list)
     code_versions: dict[str, str] = field(default_factory=dict)
     """What stands for each piece of code besides our own that decides bytes, by name."""
+    media_ids: list[int] = field(default_factory=list)
+    """Ids of the tokens that stand for images and videos, or around them; none without media."""
     origin: Origin | None = None
     """Where a fork begins; None: the stream begins with its data sets."""
     format_version: int = FORMAT_VERSION
@@ -92,6 +94,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     content = asdict(manifest)
     if manifest.origin is None:
         del content["origin"]
+    if not manifest.media_ids:
+        del content["media_ids"]
     return (json.dumps(seal(content), indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -41,7 +41,15 @@ class OpenPart:
         "view",
     )
 
-    def __init__(self, part: SequencePart, views: Views, *, seq_len: int, overlong: str) -> None:
+    def __init__(
+        self,
+        part: SequencePart,
+        views: Views,
+        *,
+        seq_len: int,
+        overlong: str,
+        whole_ids: tuple[int, ...] = (),
+    ) -> None:
         """Open a part.
 
         Args:
@@ -49,6 +57,8 @@ class OpenPart:
             views: of the lane, which keep the tokens.
             seq_len: longest piece, tokens.
             overlong: `split`, `truncate` or `drop` for longer documents.
+            whole_ids: of tokens among which no cut falls: what is truncated ends before a run of
+                them that would be cut, and what would be split is dropped if it has any.
 
         Raises:
             SourceError: the part has more tokens than offsets can count.
@@ -58,14 +68,19 @@ class OpenPart:
         lengths = stops - starts
         is_overlong = lengths > seq_len
         pieces = np.where(is_overlong, seq_len if overlong == "truncate" else 0, lengths)
+        kept = lengths.copy() if overlong == "split" else pieces
+        if whole_ids:
+            for document in np.flatnonzero(is_overlong).tolist():
+                tokens = part.tokens[int(starts[document]) : int(stops[document])]
+                kept[document] = _whole_length(tokens, int(kept[document]), whole_ids, overlong)
         self._kept: Array | None = None
         self._lost: list[int] | None = None
         if len(part.tokens) > _MAX_TOKENS and bool(is_overlong.any()):
             _refuse_huge(part)
-        if overlong != "split" and bool(is_overlong.any()):
-            self._kept = pieces
-            self._lost = _sums(lengths - pieces)
-            stops = starts + pieces
+        if bool((kept < lengths).any()):
+            self._kept = kept
+            self._lost = _sums(lengths - kept)
+            stops = starts + kept
         rows = Rows(
             starts=starts,
             stops=stops,
@@ -111,6 +126,23 @@ class OpenPart:
     def quarantined_between(self, first: int, last: int) -> int:
         """Return how many documents [first, last) were set aside."""
         return self._quarantined[last] - self._quarantined[first] if self._quarantined else 0
+
+
+def _whole_length(tokens: Array, length: int, whole_ids: tuple[int, ...], overlong: str) -> int:
+    """Return how many tokens of a document longer than a row can be kept without a forbidden cut.
+
+    Args:
+        tokens: of the document.
+        length: how many would be kept otherwise.
+        whole_ids: see `OpenPart`.
+        overlong: what happens to longer documents.
+    """
+    if overlong == "split":
+        return 0 if bool(np.isin(tokens, whole_ids).any()) else length
+    is_whole = np.isin(tokens[: length + 1], whole_ids)
+    while 0 < length < len(is_whole) and is_whole[length] and is_whole[length - 1]:
+        length -= 1
+    return length
 
 
 def _sums(values: Any) -> list[int] | None:

@@ -192,7 +192,8 @@ class ChatRecipe:
 
     loss_on: str = "assistant"
     overlong: str = "truncate"
-    """As `packing.overlong`, for conversations: they are not split unless this says so."""
+    """As `packing.overlong`, for conversations: they are not split unless this says so, and those
+    with images or videos never are."""
 
     def __post_init__(self) -> None:
         require_choice("chat.loss_on", self.loss_on, ("assistant", "last_assistant", "all"))
@@ -257,7 +258,7 @@ class Recipe:
     bad_records: BadRecordsRecipe = field(default_factory=BadRecordsRecipe)
     holdout: HoldoutRecipe | None = None
     media: MediaRecipe | None = None
-    """How images and videos become placeholders and frames; for data sets with `content`."""
+    """How images and videos become placeholders and frames, in `content` and `messages`."""
     chunk_bytes: int | None = None
     """Bytes of source per chunk; None: derived per data set and stored in `stream.json`."""
     shard: ShardRecipe = field(default_factory=ShardRecipe)
@@ -430,29 +431,35 @@ class Recipe:
         return 0 if self.media is None else self.seq_len * self.media.family.bytes_per_token
 
     def _check_media(self) -> None:
-        named = [name for name, entry in self.datasets.items() if entry.content is not None]
+        kinds = {name: entry.content_kind for name, entry in self.datasets.items()}
+        named = [name for name, kind in kinds.items() if kind == "content"]
         require(
-            (self.media is not None) == bool(named),
+            self.media is not None or not named,
             "media",
-            "given if, and only if, a data set has `content`",
+            "given where a data set has `content`",
+            None,
+            f"write e.g. media: {{preset: qwen2_vl, num_frames: 8}} for {named}",
+        )
+        require(
+            self.media is None or bool(named) or "messages" in kinds.values(),
+            "media",
+            "left out unless a data set has `content` or `messages`",
             None if self.media is None else {"preset": self.media.preset},
-            f"write e.g. media: {{preset: qwen2_vl, num_frames: 8}} for {named}"
-            if named
-            else "leave it out, or name the field of a data set with `content`",
+            "leave it out, or name the field of a data set that holds images or videos",
         )
         if self.media is None:
             return
         require(
             self.packing.method in ("best_fit", "first_fit"),
             "packing.method",
-            "best_fit or first_fit where data sets have `content`",
+            "best_fit or first_fit in recipes with `media`",
             self.packing.method,
             "the others cut documents anywhere, also within an image",
         )
         require(
             not self.tokenizer.allow_special,
             "tokenizer.allow_special",
-            "false where data sets have `content`",
+            "false in recipes with `media`",
             True,
             "text could forge placeholders that no image stands for",
         )

@@ -99,6 +99,12 @@ class MediaRecipe:
         text: str = getattr(self.family, f"{name}_token") if given is None else given
         return text
 
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Texts of all tokens that stand for items or around them."""
+        names = (self.token(name) for name in ("image", "video", "start", "end"))
+        return tuple(dict.fromkeys(name for name in names if name))
+
     def _check_crop(self) -> None:
         area = parse_weight("crop_area", self.crop_area)
         rule = "at least 0.01 and at most 1"

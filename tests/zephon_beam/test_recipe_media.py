@@ -83,10 +83,10 @@ def test_what_is_left_out_is_the_preset() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"media": None}, "media must be given if, and only if, a data set has `content`.*clips"),
+        ({"media": None}, "media must be given where a data set has `content`.*clips"),
         (
             {"datasets": {"web": DatasetRecipe(files="w")}},
-            "media must be given if, and only if, a data set has `content`",
+            "media must be left out unless a data set has `content` or `messages`",
         ),
         ({"packing": PackingRecipe(method="concat")}, "packing.method must be best_fit or first_"),
         ({"packing": PackingRecipe(method="best_fit_split")}, "packing.method must be best_fit"),

@@ -98,7 +98,7 @@ def mark_foreign(value: Any, special: "re.Pattern[str]", marks: Marks) -> Any:
             for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [mark_foreign(inner, special, marks) for inner in value]
+        return type(value)(mark_foreign(inner, special, marks) for inner in value)
     return value
 
 

@@ -1,6 +1,7 @@
 """Conversations as they are read: a list of messages, checked before a template sees them."""
 
 import json
+import re
 from typing import Any
 
 from zephon_beam.errors import BadRecordError
@@ -15,7 +16,19 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 _SHOWN_CHARACTERS = 60
 
 
-def parse_conversation(text: str) -> list[Message]:
+class Parts(list[dict[str, Any]]):
+    """A message's content in parts, which no template may write as if it were one text."""
+
+    def __str__(self) -> str:
+        """Refuse to be written.
+
+        Raises:
+            TypeError: always; what Python shows of a list is not what a message says.
+        """
+        raise TypeError("it knows no content in parts, and would write them as Python does")
+
+
+def parse_conversation(text: str, *, with_media: bool = False) -> list[Message]:
     """Check a conversation and bring it into the form that templates expect.
 
     As in Transformers, fields that are null are left out, for templates ask whether a field is
@@ -24,7 +37,9 @@ def parse_conversation(text: str) -> list[Message]:
 
     Args:
         text: JSON of a list of objects, each with a `role` and a text `content`, which may be
-            null or missing where the message has tool calls or thoughts.
+            null or missing where the message has tool calls or thoughts. Content may also be a list
+            of parts: `{"type": "text", "text": …}`.
+        with_media: whether parts may be images and videos, too, of which only the type is given.
 
     Returns:
         The messages, at least one.
@@ -42,7 +57,7 @@ def parse_conversation(text: str) -> list[Message]:
         raise _fault(f"conversation must be a list of messages, got {_shown(found)}")
     if not found:
         raise _fault("conversation must have at least one message, got an empty list")
-    return [_check_message(place, message) for place, message in enumerate(found)]
+    return [_check_message(place, message, with_media) for place, message in enumerate(found)]
 
 
 def assistant_places(messages: list[Message]) -> list[int]:
@@ -76,7 +91,36 @@ def all_text(messages: list[Message]) -> str:
     return joined
 
 
-def _check_message(place: int, message: Any) -> Message:
+def refuse_spelt_tokens(messages: list[Message], special: "re.Pattern[str]") -> None:
+    """Refuse parts whose texts spell a special token together: a template joins them.
+
+    Args:
+        messages: of a conversation.
+        special: finds the text of special tokens.
+
+    Raises:
+        BadRecordError: of reason `forged`.
+    """
+    for place, message in enumerate(messages):
+        content = message.get("content")
+        if not isinstance(content, Parts):
+            continue
+        texts = [part["text"] for part in content if part["type"] == "text"]
+        for pieces in (texts, [text.strip() for text in texts]):
+            edges, length = set(), 0
+            for piece in pieces:
+                length += len(piece)
+                edges.add(length)
+            for found in special.finditer("".join(pieces)):
+                if any(edge in edges for edge in range(found.start() + 1, found.end())):
+                    raise BadRecordError(
+                        f"texts of message {place} must not spell a special token together, got "
+                        f"{found.group()!r}",
+                        reason="forged",
+                    )
+
+
+def _check_message(place: int, message: Any, with_media: bool) -> Message:
     if not isinstance(message, dict):
         raise _fault(f"message {place} must be an object, got {_shown(message)}")
     kept = {key: value for key, value in message.items() if value is not None}
@@ -92,11 +136,30 @@ def _check_message(place: int, message: Any) -> Message:
         raise _fault(
             f"message {place} must have content, tool_calls or reasoning_content, got none"
         )
-    if content is not None and not isinstance(content, str):
+    if isinstance(content, list):
+        kept["content"] = Parts(
+            _check_part(f"part {number} of message {place}", part, with_media)
+            for number, part in enumerate(content)
+        )
+    elif content is not None and not isinstance(content, str):
         raise _fault(f"content of message {place} must be a text, got {_shown(content)}")
     if thoughts is None:
         return kept
     return {"thinking": thoughts, **kept, "reasoning_content": thoughts}
+
+
+def _check_part(where: str, part: Any, with_media: bool) -> dict[str, Any]:
+    if not isinstance(part, dict):
+        raise _fault(f"{where} must be an object, got {_shown(part)}")
+    kind = part.get("type")
+    if kind == "text" and isinstance(part.get("text"), str):
+        return {key: value for key, value in part.items() if value is not None}
+    if with_media and kind in ("image", "video"):
+        return {"type": kind}
+    if kind == "text":
+        raise _fault(f"{where} must have a text in `text`, got {_shown(part.get('text'))}")
+    others = "text, image or video" if with_media else "text where the recipe has no `media`"
+    raise _fault(f"{where} must have a `type` of {others}, got {_shown(kind)}")
 
 
 def _fault(message: str) -> BadRecordError:

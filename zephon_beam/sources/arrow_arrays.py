@@ -16,7 +16,7 @@ from zephon_beam.errors import BadRecordError
 from zephon_beam.sources.arrow_lists import ListRows
 from zephon_beam.sources.documents import Content, TokenLists, fields_of
 from zephon_beam.sources.faults import RecordFaults, bad_record, wrong_field, wrong_file, wrong_type
-from zephon_beam.sources.record_values import bytes_as_base64, messages_text
+from zephon_beam.sources.record_values import messages_text, parts_as_text
 from zephon_beam.sources.token_lists import concatenate_lists, describe
 
 Path = tuple[str, ...]
@@ -184,7 +184,7 @@ class _Reader:
             value, text = None, ""
             try:
                 value = array[place].as_py()
-                text = messages_text(bytes_as_base64(value) if items == "parts" else value)
+                text = messages_text(parts_as_text(value, self._content.kind))
                 text.encode()
             except TypeError:
                 self._report(len(self.texts), rule, describe(value), f"not_{items}")

@@ -66,6 +66,11 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
     return FileDocuments(texts=texts, locators=np.concatenate(locators), tokens=tokens)
 
 
+def block_of(locator: int) -> tuple[int, int]:
+    """Return (place of its block's first byte, number in it) of a document."""
+    return locator >> _INDEX_BITS, locator & ((1 << _INDEX_BITS) - 1)
+
+
 def check_field(path: str, content: Content) -> None:
     """Look for the field in the schema of a file, and for the codec of its blocks.
 

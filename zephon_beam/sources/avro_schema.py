@@ -75,7 +75,7 @@ class Schema:
         if _kind(branch) != "array":
             return False
         items = {_kind(item) for item in self._branches(branch["items"])}
-        if key == "messages":
+        if key in ("messages", "content"):
             return bool(items & {"record", "map"})
         wanted = _INTEGERS if key == "tokens" else (*_INTEGERS, "boolean")
         return bool(items & set(wanted))

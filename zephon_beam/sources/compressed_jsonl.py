@@ -20,8 +20,19 @@ from zephon_beam.sources.open_source import SourceFile, unchecked_source
 from zephon_beam.sources.token_lists import with_empty_list
 
 
-def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
+def read(
+    source: SourceFile,
+    part: Part,
+    faults: RecordFaults,
+    readers: "OpenReaders[LineReader] | None" = None,
+) -> FileDocuments:
     """Read the documents whose lines start in the expanded bytes of a part.
+
+    Args:
+        source: the file.
+        part: which of its parts.
+        faults: what becomes of bad lines.
+        readers: kept open between calls; None: those that all share who read files in order.
 
     Raises:
         BadRecordError: a line is no JSON object with a text in the field, or the file is damaged,
@@ -31,13 +42,14 @@ def read(source: SourceFile, part: Part, faults: RecordFaults) -> FileDocuments:
     start = part.part * part.part_bytes
     stop = start + part.part_bytes
     place = (source.path, source.version)
-    reader = _readers.take(place, start) or _LineReader(source)
+    pool = _readers if readers is None else readers
+    reader = pool.take(place, start) or LineReader(source)
     data, offset = reader.take(start, stop)
     where = f"part {part.part} of chunk {part.chunk.chunk}"
     found = parse_lines(data, offset, part.content, faults, file=source.name, where=where)
     texts, locators, tokens = found.texts, found.locators, found.tokens
     if not reader.ended:
-        _readers.keep(place, reader)
+        pool.keep(place, reader)
     elif reader.damage is not None and reader.damaged_line >= 0:
         error = damaged_record(source, reader.damaged_line, reader.end, reader.damage.found)
         faults.report(error, len(texts))
@@ -73,7 +85,7 @@ def check_field(path: str, content: Content) -> None:
         check_lines(data, path, content, whole=len(data) < CHECKED_BYTES)
 
 
-class _LineReader:
+class LineReader:
     """The lines of a compressed file, from its start on."""
 
     def __init__(self, source: SourceFile) -> None:
@@ -160,4 +172,4 @@ class _LineReader:
             return b""
 
 
-_readers = OpenReaders[_LineReader]()
+_readers = OpenReaders[LineReader]()

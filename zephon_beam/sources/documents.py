@@ -117,7 +117,7 @@ class Documents:
     """One part; in source order as it is read. Immutable by convention.
 
     texts: the documents, each of which can be encoded as UTF-8; conversations as JSON; empty
-        strings if `tokens` or `spans` are given.
+        strings if `tokens` or, but for conversations, `spans` are given.
     files: uint32[documents], place of each document's file in the catalog.
     locators: int64[documents]. JSONL: byte offset of the line's first byte; Parquet: row number
         within the file; text files: 0.
@@ -134,6 +134,7 @@ class Documents:
     """Whether this is the last part of its chunk."""
     tokens: TokenLists | None = None
     spans: Spans | None = None
+    """Of conversations: their images and videos, by type, with their numbers of placeholders."""
     quarantined: tuple[Quarantined, ...] = ()
     """In order of place."""
 

@@ -51,7 +51,11 @@ FORMATS = {
         is_sniffed=True,
     ),
     "avro": SourceFormat(
-        cut=Cut.RANGES, read=avro.read, check_field=avro.check_field, endings=(".avro",)
+        cut=Cut.RANGES,
+        read=avro.read,
+        check_field=avro.check_field,
+        endings=(".avro",),
+        kinds=("text", "messages", "content", "tokens"),
     ),
     "parquet": SourceFormat(
         cut=Cut.ROW_GROUPS,
@@ -67,6 +71,7 @@ FORMATS = {
         check_field=arrow_ipc.check_field,
         read_row_groups=arrow_ipc.read_row_groups,
         endings=(".arrow", ".arrows", ".feather", ".ipc"),
+        kinds=("text", "messages", "content", "tokens"),
     ),
     # Any file could be called `.bin`, so it must be declared.
     "megatron": SourceFormat(
@@ -99,6 +104,7 @@ COMPRESSED = {
         cut=Cut.SEQUENTIAL,
         read=compressed_jsonl.read,
         check_field=compressed_jsonl.check_field,
+        kinds=("text", "messages", "content", "tokens"),
         is_sniffed=True,
     ),
 }

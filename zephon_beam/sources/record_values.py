@@ -38,9 +38,12 @@ class DocumentBuilder:
         self._faults = faults
         self._file = file
         self._what = what
-        self._take = {"text": self._text, "messages": self._messages, "tokens": self._tokens}[
-            content.kind
-        ]
+        self._take = {
+            "text": self._text,
+            "messages": self._messages,
+            "content": self._messages,
+            "tokens": self._tokens,
+        }[content.kind]
         self._texts: list[str] = []
         self._ids: list[Array] = []
         self._masks: list[Array] = []
@@ -100,11 +103,12 @@ class DocumentBuilder:
         field = self._content.field
         value = self._find(record, field, locator, place)
         try:
-            text = messages_text(_decoded(value))
+            text = messages_text(_decoded(parts_as_text(value, self._content.kind)))
             text.encode()
         except TypeError as error:
-            rule = f"field {field!r} must be a list of messages"
-            raise self._fault(locator, place, rule, describe(value), "not_messages") from error
+            items = "parts" if self._content.kind == "content" else "messages"
+            rule = f"field {field!r} must be a list of {items}"
+            raise self._fault(locator, place, rule, describe(value), f"not_{items}") from error
         except UnicodeError as error:
             rule = f"texts in field {field!r} must be valid UTF-8"
             raise self._fault(locator, place, rule, str(error), "utf8") from error
@@ -197,17 +201,52 @@ def messages_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def bytes_as_base64(value: Any) -> Any:
-    """Spell the bytes in the fields of a list of objects as texts, which JSON can hold."""
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+def parts_as_text(value: Any, kind: str) -> Any:
+    """Spell the bytes in parts of content, or of messages' content, as texts that JSON can hold.
+
+    Raises:
+        UnicodeError: a field that holds a text is not UTF-8.
+    """
+    if not _is_objects(value):
         return value
+    if kind == "content":
+        return [_part_as_text(part) for part in value]
     return [
         {
-            name: b64encode(item).decode() if isinstance(item, bytes) else item
-            for name, item in entry.items()
+            name: [_part_as_text(part) for part in item]
+            if name == "content" and _is_objects(item)
+            else item
+            for name, item in message.items()
         }
-        for entry in value
+        for message in value
     ]
+
+
+_TEXT_FIELDS = frozenset(
+    ("type", "text", "path", "url", "base64", "member", "image", "video", "image_url", "video_url")
+)
+
+
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _part_as_text(part: dict[str, Any]) -> dict[str, Any]:
+    """Spell `bytes` as base64, and other fields as the texts that they are, if they are."""
+    spelt: dict[str, Any] = {}
+    for name, item in part.items():
+        if isinstance(item, dict):
+            spelt[name] = _part_as_text(item)
+        elif not isinstance(item, bytes):
+            spelt[name] = item
+        elif name in _TEXT_FIELDS:
+            spelt[name] = item.decode()
+        else:
+            try:
+                spelt[name] = b64encode(item).decode() if name == "bytes" else item.decode()
+            except UnicodeDecodeError:
+                spelt[name] = b64encode(item).decode()
+    return spelt
 
 
 def _decoded(value: Any) -> Any:

@@ -33,6 +33,7 @@ from zephon_beam.sources.webdataset_media import (
     Range,
     content_text,
     media_kind,
+    messages_of_sample,
     sample_content,
 )
 
@@ -244,7 +245,7 @@ def _text(sample: _Sample, file: str, content: Content) -> str:
     """
     if sample.fault is not None:
         raise sample.fault
-    if content.kind == "content":
+    if content.kind in ("content", "messages"):
         return _content_text(sample, file, content)
     return _document_text(sample, file, content)
 
@@ -254,6 +255,8 @@ def _content_text(sample: _Sample, file: str, content: Content) -> str:
     wanted = sample_content(content)
     text = _document_text(sample, file, wanted.document)
     try:
+        if content.kind == "messages":
+            return messages_of_sample(text, sample.ranges)
         return content_text(text, wanted, sample.ranges)
     except MissingMemberError as error:
         (name,) = error.args

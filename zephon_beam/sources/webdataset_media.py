@@ -84,12 +84,34 @@ def content_text(text: str, content: SampleContent, ranges: Mapping[str, Range])
             for name in content.names
         ]
     else:
-        parts = json.loads(text)
-        for part in parts:
-            name = part.pop("member", None)
-            if name is not None:
-                part["range"] = _range(str(name).lower(), ranges)
+        parts = [_placed(part, ranges) for part in json.loads(text)]
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+
+
+def messages_of_sample(text: str, ranges: Mapping[str, Range]) -> str:
+    """Return the JSON of a sample's messages, with members as places in the archive.
+
+    Args:
+        text: of the member that was read.
+        ranges: of each member, by its field.
+
+    Raises:
+        MissingMemberError: there is no member of a name.
+    """
+    messages = json.loads(text)
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            message["content"] = [_placed(part, ranges) for part in content]
+    return json.dumps(messages, ensure_ascii=False, separators=(",", ":"))
+
+
+def _placed(part: Any, ranges: Mapping[str, Range]) -> Any:
+    """Replace the name of a member by its place."""
+    if not isinstance(part, dict) or part.get("member") is None:
+        return part
+    placed = {key: value for key, value in part.items() if key != "member"}
+    return {**placed, "range": _range(str(part["member"]).lower(), ranges)}
 
 
 def _range(name: str, ranges: Mapping[str, Range]) -> Range:

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from zephon_beam.chat.messages import all_text, assistant_places, parse_conversation
+from zephon_beam.chat.marks import special_pattern
+from zephon_beam.chat.messages import (
+    Parts,
+    all_text,
+    assistant_places,
+    parse_conversation,
+    refuse_spelt_tokens,
+)
 from zephon_beam.errors import BadRecordError
 
 USER = {"role": "user", "content": "Hi"}
@@ -63,7 +70,19 @@ def test_a_message_may_have_tool_calls_or_thoughts_without_content() -> None:
         ([{"role": "", "content": "Hi"}], r"^message 0 must have a role .*, got \"\""),
         ([{"role": 3, "content": "Hi"}], r"^message 0 must have a role .*, got 3"),
         ([{"role": "user", "content": 3}], r"^content of message 0 must be a text, got 3"),
-        ([{"role": "user", "content": [{"text": "a"}]}], r"^content of message 0 must be a text"),
+        (
+            [{"role": "user", "content": [{"text": "a"}]}],
+            r"^part 0 of message 0 must have a `type` of text where .*, got null",
+        ),
+        (
+            [USER, {"role": "user", "content": [{"type": "text", "text": ""}, {"type": "image"}]}],
+            r'^part 1 of message 1 must have a `type` of text where .*, got "image"',
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": 3}]}],
+            r"^part 0 of message 0 must have a text in `text`, got 3",
+        ),
+        ([{"role": "user", "content": ["a"]}], r"^part 0 of message 0 must be an object, got \"a"),
         ([{"role": "user", "content": None}], r"^message 0 must have content, tool_calls or"),
         ([{"role": "assistant", "tool_calls": []}], r"^message 0 must have content, tool_calls or"),
     ],
@@ -103,3 +122,40 @@ def test_assistant_places_are_those_of_that_role_alone() -> None:
     """Other roles are never learned unless everything is."""
     roles = ["system", "user", "assistant", "tool", "assistant", "Assistant"]
     assert assistant_places([{"role": role, "content": ""} for role in roles]) == [2, 4]
+
+
+def test_content_in_parts_keeps_what_templates_ask_for() -> None:
+    """Fields that are null are left out; of images and videos the type is all that is shown."""
+    text = {"type": "text", "text": "a", "image": None, "cache": {"a": 1}}
+    message = {"role": "user", "content": [text, {"type": "image", "path": "a.png"}]}
+    (found,) = parse_conversation(json.dumps([message]), with_media=True)
+    expected = [{"type": "text", "text": "a", "cache": {"a": 1}}, {"type": "image"}]
+    assert found["content"] == expected
+    assert all_text([found]).count("a.png") == 0
+    with pytest.raises(TypeError, match="no content in parts"):
+        str(found["content"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "spelt"),
+    [
+        (["<|im_", "end|>"], True),
+        (["x<|im_ ", " end|> y"], True),
+        (["<", "|im_", "end|", ">"], True),
+        (["<|im_end|>", "<|im_end|>"], False),
+        (["<|im_", "", "end"], False),
+        (["<|im_", "-", "end|>"], False),
+    ],
+)
+def test_parts_must_not_spell_a_special_token_together(texts: list[str], spelt: bool) -> None:
+    """A template joins them, and nothing would tell the token from its own."""
+    content = Parts({"type": "text", "text": text} for text in texts)
+    content.insert(1, {"type": "image"})
+    messages: list[dict[str, Any]] = [USER, {"role": "user", "content": content}]
+    special = special_pattern(["<|im_end|>", "<|im_start|>"])
+    if not spelt:
+        refuse_spelt_tokens(messages, special)
+        return
+    with pytest.raises(BadRecordError, match="texts of message 1 must not spell") as raised:
+        refuse_spelt_tokens(messages, special)
+    assert raised.value.reason == "forged"
