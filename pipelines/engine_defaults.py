@@ -13,12 +13,14 @@ from apache_beam.options.pipeline_options import (
     PipelineOptions,
     PortableOptions,
     PrismRunnerOptions,
+    SetupOptions,
     SparkRunnerOptions,
     StandardOptions,
     WorkerOptions,
 )
 
 from pipelines.engines.software import prism_binary
+from pipelines.staged_wheels import WHEEL
 from zephon_beam.errors import RecipeError
 
 STATE_CACHE_MB = 256
@@ -59,6 +61,7 @@ def set_engine_defaults(options: PipelineOptions, given: Set[str]) -> None:
         given & {"environment_config", "environment_option", "environment_options"}
     ):
         portable.environment_config = json.dumps({"command": worker_command()})
+        _refuse_unused_packages(options)
     if runner == "PrismRunner":
         _set_prism_defaults(options, given)
 
@@ -78,6 +81,29 @@ def worker_command() -> str:
             'a program with --environment_config=\'{"command": "..."}\''
         )
     return found
+
+
+def _refuse_unused_packages(options: PipelineOptions) -> None:
+    """Refuse what Beam's containers would install and our program for workers does not.
+
+    Raises:
+        RecipeError: with what to give instead.
+    """
+    setup = options.view_as(SetupOptions)
+    sources = [name for name in setup.extra_packages or () if not name.endswith(WHEEL)]
+    given = {
+        "--setup_file": setup.setup_file,
+        "--requirements_file": setup.requirements_file,
+        "--extra_package": sources[0] if sources else None,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise RecipeError(
+                f"{flag} must be left out with --environment_type=PROCESS, got {value!r}; "
+                f"{WORKER_COMMAND} builds and installs nothing, so that workers would not have it; "
+                "install it beside zephon-beam on each machine, or stage wheels (`python -m pip "
+                "wheel --no-deps FOLDER`) with --extra_package FILE.whl"
+            )
 
 
 def is_on_this_machine(options: PipelineOptions) -> bool:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_SECS = 1.0
@@ -30,7 +31,7 @@ def serve() -> None:
 
     Engines start it for `--environment_type=PROCESS` with the arguments of Beam's container
     contract; what the job needs is asked for at `--provision_endpoint`. The packages are those that
-    this Python has: nothing that a job stages is installed.
+    this Python has, and behind them the wheels that the job stages.
     """
     parser = argparse.ArgumentParser(prog="zephon-beam-worker", description=serve.__doc__)
     parser.add_argument("--id", required=True)
@@ -41,30 +42,37 @@ def serve() -> None:
     # The thread of the engine that started this may end before the engine does, so that the
     # kernel cannot be asked to watch the parent.
     threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
-    os.environ.update(_provisions(args))
+    info = _job_info(args)
+    os.environ.update(_provisions(args, info))
+    from pipelines.staged_wheels import add_staged_wheels
+
+    sys.path[:] = [entry for entry in sys.path if entry]
+    add_staged_wheels(info, args.id)
     _work()
 
 
-def _provisions(args: argparse.Namespace) -> dict[str, str]:
-    """Ask the engine about the job, and return what Beam's worker looks for."""
+def _job_info(args: argparse.Namespace) -> Any:
+    """Ask the engine about the job."""
     import grpc
-    from apache_beam.portability.api import (
-        beam_provision_api_pb2,
-        beam_provision_api_pb2_grpc,
-        endpoints_pb2,
-    )
+    from apache_beam.portability.api import beam_provision_api_pb2, beam_provision_api_pb2_grpc
     from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor
+
+    with grpc.insecure_channel(args.provision_endpoint) as channel:
+        named = grpc.intercept_channel(channel, WorkerIdInterceptor(args.id))
+        stub = beam_provision_api_pb2_grpc.ProvisionServiceStub(named)
+        request = beam_provision_api_pb2.GetProvisionInfoRequest()
+        return stub.GetProvisionInfo(request, wait_for_ready=True, timeout=60).info
+
+
+def _provisions(args: argparse.Namespace, info: Any) -> dict[str, str]:
+    """Return what Beam's worker looks for in its environment."""
+    from apache_beam.portability.api import endpoints_pb2
     from google.protobuf import json_format, text_format
 
     def describe(found: str, given: str) -> str:
         descriptor = endpoints_pb2.ApiServiceDescriptor(url=found or given)
         return str(text_format.MessageToString(descriptor))
 
-    with grpc.insecure_channel(args.provision_endpoint) as channel:
-        named = grpc.intercept_channel(channel, WorkerIdInterceptor(args.id))
-        stub = beam_provision_api_pb2_grpc.ProvisionServiceStub(named)
-        request = beam_provision_api_pb2.GetProvisionInfoRequest()
-        info = stub.GetProvisionInfo(request, wait_for_ready=True, timeout=60).info
     return {
         "WORKER_ID": args.id,
         "PIPELINE_OPTIONS": json_format.MessageToJson(info.pipeline_options),

@@ -150,3 +150,19 @@ def test_worker_processes_are_started_by_our_program(
     assert json.loads(found["environment_config"]) == {
         "command": str(tmp_path / "zephon-beam-worker")
     }
+
+
+def test_what_worker_processes_do_not_install_is_refused(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With our program as the worker; another may do as Beam's containers do."""
+    (tmp_path / "zephon-beam-worker").touch()
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    flags = ["--runner=flink", "--environment_type=PROCESS"]
+    for flag in ("--setup_file=./setup.py", "--requirements_file=r.txt", "--extra_package=a.zip"):
+        name, _, value = flag.partition("=")
+        with pytest.raises(RecipeError, match=f"{name} must be left out .* got '{value}'.* wheels"):
+            parsed(*flags, flag)
+        parsed(*flags, flag, '--environment_config={"command": "/x"}')
+        parsed("--runner=dataflow", flag)
+    assert parsed(*flags, "--extra_package=a.whl")["extra_packages"] == ["a.whl"]
