@@ -5,17 +5,24 @@ decided in the job itself (see `transforms.supply_endless`). What it leaves are 
 states, so that advances, or another endless job, go on from there.
 """
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
+    PipelineOptions,
+    StandardOptions,
+    WorkerOptions,
+)
 
 from pipelines.advance import build_advance
+from pipelines.engine_defaults import DIRECT_RUNNERS, STATE_CACHE_MB
+from pipelines.engines.flink_jobs import end_cluster_job
 from pipelines.follow import POLL_SECS, Follower
 from pipelines.open_stream import OpenStream
 from pipelines.runners import running_pipeline
@@ -23,17 +30,54 @@ from pipelines.watching import read_lane_samples
 from transforms.stream_job import StreamJob
 from transforms.supply_endless import SupplyEndlessly
 from zephon_beam.demand import read_lengths
+from zephon_beam.errors import RecipeError
 from zephon_beam.plan import LanePlan, Plan, encode_plan
 from zephon_beam.position import Position
 from zephon_beam.sample_order import SampleOrder
 
+_LOGGER = logging.getLogger(__name__)
+_LASTING = ("PrismRunner",)
+"""Runners with which the test of flat memory passes (`tests/engines/test_streaming_memory.py`)."""
 WINDOW_BYTES = 32 * 1024 * 1024
 """Source bytes under way to all lanes together, if `--advance-bytes` is not less."""
 _LEAST_DRAIN_BYTES = 64 * 1024
 
 
+def refuse_endless_in_process(options: PipelineOptions) -> None:
+    """Refuse the engine that runs nothing behind a shuffle before its source has ended.
+
+    Raises:
+        RecipeError: it is chosen.
+    """
+    runner = options.view_as(StandardOptions).runner
+    if runner in DIRECT_RUNNERS:
+        raise RecipeError(
+            "--endless must be given with an engine that runs jobs without end, got the one in "
+            "process; nothing would come out of it; add --runner PrismRunner, or leave --endless "
+            "out: --follow then runs one advance after the other"
+        )
+
+
+def can_be_endless(opened: OpenStream, options: PipelineOptions) -> bool:
+    """Say whether an endless job is known to last with this engine and these sources.
+
+    If not, a warning says why.
+    """
+    runner = options.view_as(StandardOptions).runner
+    reason = None
+    if runner not in _LASTING:
+        reason = f"{runner} has not passed the test of flat memory"
+    names = zip(opened.recipe.dataset_names, opened.catalogs, strict=True)
+    uncounted = [name for name, catalog in names if not catalog.counts_parts]
+    if uncounted:
+        reason = f"datasets.{uncounted[0]} has files that are read from their start"
+    if reason is not None:
+        _LOGGER.warning("--endless: %s, so --follow runs one advance after the other", reason)
+    return reason is None
+
+
 def run_endless(
-    job: StreamJob,
+    make_job: Callable[[Plan], StreamJob],
     opened: OpenStream,
     position: Position,
     options: PipelineOptions,
@@ -43,13 +87,13 @@ def run_endless(
     follower: Follower,
     until_samples: int | None = None,
     report: Callable[[Sequence[int]], None] | None = None,
-) -> int:
+) -> bool:
     """Run one endless job until its stream is long enough, ends, or this process is interrupted.
 
     SIGTERM interrupts like Ctrl-C: the job is cancelled, and the stream is intact.
 
     Args:
-        job: what workers open; its number is replaced by that of a new plan.
+        make_job: makes what workers open of the job's plan.
         opened: the stream.
         position: where it stands; no advance may be pending.
         options: of Beam, for the engine.
@@ -60,13 +104,13 @@ def run_endless(
         report: called now and then with the samples of each lane.
 
     Returns:
-        The number of the plan.
+        Whether the job ended by itself: its lanes did, or the engine was told to drain it.
 
     Raises:
         ZephonBeamError: what a worker met, named as it was there.
     """
     plan = _write_plan(opened, position)
-    job = replace(job, advance=plan.advance, recomputes=False, endless=True)
+    job = make_job(plan)
     window = max(1, window_bytes // max(1, len(plan.lanes)))
     supply = SupplyEndlessly(
         job, window_bytes=window, lookahead=follower.lookahead, until_samples=until_samples
@@ -76,6 +120,7 @@ def run_endless(
         _interrupted_by_sigterm(),
         _streaming(options),
         watch.ended_on_purpose(),
+        _ended_in_cluster(options) as started,
         running_pipeline(options) as pipeline,
     ):
         build_advance(
@@ -86,8 +131,9 @@ def run_endless(
             drain_bytes=min(drain_bytes, max(window // 2, _LEAST_DRAIN_BYTES)),
             supply=supply,
         )
+        started.append(pipeline)
         watch.start(pipeline)
-    return plan.advance
+    return not watch.has_enough
 
 
 def _write_plan(opened: OpenStream, position: Position) -> Plan:
@@ -126,7 +172,7 @@ class _Watch:
         self._until_samples = until_samples
         self._report = report
         self._left = threading.Event()
-        self._has_enough = False
+        self.has_enough = False
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
@@ -147,7 +193,7 @@ class _Watch:
         try:
             yield
         except RuntimeError:
-            if not self._has_enough and self._error is None:
+            if not self.has_enough and self._error is None:
                 raise
         finally:
             self._left.set()
@@ -162,10 +208,10 @@ class _Watch:
             if result is None:
                 continue
             try:
-                self._has_enough = self._look()
+                self.has_enough = self._look()
             except Exception as error:  # noqa: BLE001 - raised again where the job was started
                 self._error = error
-            if self._has_enough or self._error is not None:
+            if self.has_enough or self._error is not None:
                 result.cancel()
                 return
 
@@ -184,13 +230,34 @@ class _Watch:
 
 @contextmanager
 def _streaming(options: PipelineOptions) -> Iterator[None]:
-    """Ask for a streaming job; the options are the caller's, who may run advances with them."""
-    standard = options.view_as(StandardOptions)
+    """Ask for a streaming job; the options are the caller's, who may run advances with them.
+
+    Nothing is left of the default cache before the states: it keeps the parts of bundles that are
+    long over, up to its size, and a lane reads its state once in a drain.
+    """
+    standard, worker = options.view_as(StandardOptions), options.view_as(WorkerOptions)
+    cache_mb = worker.max_cache_memory_usage_mb
     standard.streaming = True
+    if cache_mb == STATE_CACHE_MB:
+        worker.max_cache_memory_usage_mb = 0
     try:
         yield
     finally:
         standard.streaming = False
+        worker.max_cache_memory_usage_mb = cache_mb
+
+
+@contextmanager
+def _ended_in_cluster(options: PipelineOptions) -> Iterator[list[beam.Pipeline]]:
+    """End the job of a pipeline where Beam only forgets it."""
+    pipelines: list[beam.Pipeline] = []
+    try:
+        yield pipelines
+    finally:
+        result = getattr(pipelines[0], "result", None) if pipelines else None
+        name = getattr(result, "_job_id", None)
+        if name is not None and options.view_as(StandardOptions).runner == "FlinkRunner":
+            end_cluster_job(options.view_as(FlinkRunnerOptions).flink_master, name)
 
 
 @contextmanager

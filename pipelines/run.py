@@ -8,6 +8,12 @@ from typing import Any
 
 from pipelines.advance import run_advance
 from pipelines.advance_size import default_advance_bytes
+from pipelines.endless import (
+    WINDOW_BYTES,
+    can_be_endless,
+    refuse_endless_in_process,
+    run_endless,
+)
 from pipelines.follow import Follower, default_lookahead
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.options import leaves_job, parse_beam_options
@@ -61,6 +67,7 @@ def run_stream(
     drain_bytes: int = DEFAULT_DRAIN_BYTES,
     backend: str = "auto",
     follow: bool = False,
+    endless: bool = False,
     lookahead: int | None = None,
     retain: str = "all",
     options: Sequence[str] = (),
@@ -81,6 +88,9 @@ def run_stream(
         backend: which library encodes text: auto, hf, fastokens or tiktoken; likewise.
         follow: keep the stream ahead of its consumers instead of filling the disk, until it ends,
             has `until_samples`, or the process is stopped.
+        endless: with `follow`: by one streaming job instead of advances, where the engine is known
+            to carry one for long and sources are cut without reading them; else a warning says
+            why not.
         lookahead: with `follow`: samples to keep ahead of the slowest consumer; None: four shards
             of every lane.
         retain: `all`, or `pins`: with `follow`, delete what is behind the pins of all consumers.
@@ -106,8 +116,10 @@ def run_stream(
     until = resolve_until_samples(
         loaded, until_samples=until_samples, until_tokens=until_tokens, follow=follow
     )
-    check_following(follow=follow, lookahead=lookahead, retain=retain)
+    check_following(follow=follow, lookahead=lookahead, retain=retain, endless=endless)
     beam_options = parse_beam_options(options)
+    if endless:
+        refuse_endless_in_process(beam_options)
     if advance_bytes is None:
         advance_bytes = default_advance_bytes(beam_options)
     choose_backend(loaded.tokenizer, backend)
@@ -116,6 +128,7 @@ def run_stream(
     # What is left to an engine is one advance; catalogs are built here before it.
     scan_options = parse_beam_options([]) if left else beam_options
     opened = open_or_create(loaded, str(stream), scan_options, folder=folder)
+    endless = endless and can_be_endless(opened, beam_options)
     planner = _make_planner(opened)
     drop_cut_off_objects(opened)
     position = read_position(opened.store, opened.manifest)
@@ -145,17 +158,20 @@ def run_stream(
                 )
             )
 
-    def run_job(plan: Plan) -> None:
-        job = StreamJob(
+    def make_job(plan: Plan) -> StreamJob:
+        return StreamJob(
             stream=opened.store.uri,
             advance=plan.advance,
             recomputes=plan.recompute,
+            endless=plan.endless,
             recipe=loaded,
             roots=opened.roots,
             code_folders=opened.code_folders,
             backend=backend,
         )
-        run_advance(job, plan, beam_options, drain_bytes=drain_bytes)
+
+    def run_job(plan: Plan) -> None:
+        run_advance(make_job(plan), plan, beam_options, drain_bytes=drain_bytes)
 
     report()
     refuse_empty_datasets(opened.store, opened.manifest, position)
@@ -170,6 +186,24 @@ def run_stream(
             is_whole = True
         if is_done:
             break
+        if follower is not None and endless and position.pending is None:
+            is_drained = run_endless(
+                make_job,
+                opened,
+                position,
+                beam_options,
+                window_bytes=min(advance_bytes, WINDOW_BYTES),
+                drain_bytes=drain_bytes,
+                follower=follower,
+                until_samples=until,
+                report=report,
+            )
+            position = read_position(opened.store, opened.manifest)
+            advances += 1
+            report()
+            if is_drained and not position.finished:
+                break
+            continue
         if follower is not None:
             wanted, has_waited = follower.wait_for_need(position.complete_samples, until)
             if has_waited:

@@ -40,7 +40,9 @@ def resolve_until_samples(
     return None
 
 
-def check_following(*, follow: bool, lookahead: int | None, retain: str) -> None:
+def check_following(
+    *, follow: bool, lookahead: int | None, retain: str, endless: bool = False
+) -> None:
     """Check the options of a run that follows its consumers.
 
     Raises:
@@ -50,6 +52,11 @@ def check_following(*, follow: bool, lookahead: int | None, retain: str) -> None
     if lookahead is not None:
         repair = "give the samples to keep ahead of the slowest consumer"
         require_int("--lookahead", lookahead, 1, repair)
+    if endless and not follow:
+        raise RecipeError(
+            "--endless must be given together with --follow, got it alone; a job without end is "
+            "for streams that follow their consumers; add --follow, or leave it out"
+        )
     given = "--lookahead" if lookahead is not None else "--retain pins"
     if not follow and (lookahead is not None or retain != "all"):
         raise RecipeError(

@@ -39,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the stream ahead of the trainers that read it, until it is stopped",
     )
     parser.add_argument(
+        "--endless",
+        action="store_true",
+        help="with --follow: by one streaming job, where the engine is known to carry it for long",
+    )
+    parser.add_argument(
         "--lookahead",
         type=int,
         metavar="N",
@@ -92,7 +97,7 @@ def execute(args: argparse.Namespace) -> int:
         raise
     limits = {"until_samples": args.until_samples, "until_tokens": args.until_tokens}
     following: dict[str, Any] = {
-        name: getattr(args, name) for name in ("follow", "lookahead", "retain")
+        name: getattr(args, name) for name in ("follow", "endless", "lookahead", "retain")
     }
     check_following(**following)
     resolve_until_samples(recipe, **limits, follow=args.follow)

@@ -1,0 +1,111 @@
+"""Endless jobs as children of a test, and consumers that want ever more of them."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.pipelines.small_streams import LANES, ROOT, environment
+from tests.processes import children
+from zephon_beam.consumers import ACKNOWLEDGED, Consumer, encode_consumer
+from zephon_beam.errors import ZephonBeamError
+from zephon_beam.inspection import inspect_stream
+from zephon_beam.layout import consumer_name
+from zephon_beam.manifest import read_manifest
+from zephon_beam.store.base import open_store
+
+DEADLINE_SECS = 120
+
+# The command line, with an endless job on every engine.
+_COMMAND = """
+import sys
+from pipelines import endless
+from pipelines.main import main
+endless._LASTING = ("PrismRunner", "FlinkRunner")
+sys.exit(main())
+"""
+
+
+@contextmanager
+def endless_command(
+    recipe: Path, stream: Path, log: Path, flags: Sequence[str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run `zephon-beam run --follow --endless` beside the block."""
+    words = [sys.executable, "-c", _COMMAND, "run", str(recipe), "--stream", str(stream)]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [*words, "--follow", "--endless", *flags],
+            env=environment(),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stderr=output,
+        ) as command,
+    ):
+        try:
+            yield command
+        finally:
+            command.kill()
+
+
+def complete_samples(stream: Path) -> int:
+    """Return the length of the gapless prefix; 0 if there is no stream yet."""
+    try:
+        return int(inspect_stream(str(stream), by_states=True)["complete_samples"])
+    except (ZephonBeamError, FileNotFoundError):
+        return 0
+
+
+def wait_for_samples(stream: Path, count: int) -> int:
+    """Wait until a stream is so long; return how long it is then."""
+    end = time.monotonic() + DEADLINE_SECS
+    while (found := complete_samples(stream)) < count:
+        assert time.monotonic() < end, f"{found} samples, {count} wanted"
+        time.sleep(0.2)
+    return found
+
+
+def tell(stream: Path, position: int, *, beat: int = 0) -> None:
+    """Say as a consumer that it reads from a sample on, and needs none before it."""
+    store = open_store(str(stream))
+    consumer = Consumer(
+        name="run",
+        fingerprint=read_manifest(store).fingerprint,
+        position=position,
+        pins={ACKNOWLEDGED: position},
+        beat=beat,
+    )
+    store.replace(consumer_name("run"), encode_consumer(consumer))
+
+
+@contextmanager
+def reading(stream: Path, *, samples_per_sec: int) -> Iterator[list[int]]:
+    """Consume a stream in a thread, at most so fast; yields where it reads."""
+    places = [0]
+    left = threading.Event()
+
+    def read() -> None:
+        beat = 0
+        while not left.wait(1.0):
+            done = complete_samples(stream)
+            if done:
+                places.append(min(done, places[-1] + samples_per_sec) // LANES * LANES)
+                beat += 1
+                tell(stream, places[-1], beat=beat)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield places
+    finally:
+        left.set()
+        thread.join()
+
+
+def descendants(process: int) -> set[int]:
+    """Return what a process has started, and what those have."""
+    found = children(process)
+    return found.union(*(descendants(child) for child in found))
