@@ -26,11 +26,12 @@ from pipelines.engines.flink_jobs import end_cluster_job
 from pipelines.follow import POLL_SECS, Follower
 from pipelines.open_stream import OpenStream
 from pipelines.runners import running_pipeline
-from pipelines.watching import read_lane_samples
+from pipelines.watching import read_standings
 from transforms.stream_job import StreamJob
 from transforms.supply_endless import SupplyEndlessly
 from zephon_beam.demand import read_lengths
 from zephon_beam.errors import RecipeError
+from zephon_beam.health import refuse_empty_datasets, refuse_starving_lanes
 from zephon_beam.plan import LanePlan, Plan, encode_plan
 from zephon_beam.position import Position
 from zephon_beam.sample_order import SampleOrder
@@ -217,13 +218,17 @@ class _Watch:
 
     def _look(self) -> bool:
         """Report and clean up once; say whether the stream is long enough."""
-        samples = read_lane_samples(self._opened.store, self._position, self._plan.advance)
+        store, manifest = self._opened.store, self._opened.manifest
+        standing = read_standings(store, self._position, self._plan.advance, manifest.fingerprint)
+        samples = [head.samples for head in standing.heads]
         if self._report is not None:
             self._report(samples)
         self._follower.look()
+        refuse_empty_datasets(store, manifest, standing)
+        refuse_starving_lanes(store, manifest, standing)
         if self._until_samples is None:
             return False
-        lengths = read_lengths(self._opened.store, self._opened.manifest)
+        lengths = read_lengths(store, manifest)
         order = SampleOrder(len(samples), lengths)
         return order.complete_prefix(samples) >= self._until_samples
 

@@ -3,8 +3,10 @@
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
+from zephon_beam.lane_progress import decode_progress
 from zephon_beam.layout import progress_name
 from zephon_beam.plan import Plan
 from zephon_beam.position import Position
@@ -53,12 +55,23 @@ def watched_lanes(
         watcher.join()
 
 
-def read_lane_samples(store: Store, position: Position, advance: int) -> list[int]:
-    """Return how many samples each lane says that it has, or had where it says nothing."""
-    return [
-        max(head.samples, _read(store, head.lane, advance).get("samples", 0))
-        for head in position.heads
-    ]
+def read_standings(store: Store, position: Position, advance: int, fingerprint: str) -> Position:
+    """Return where the lanes of an endless job say that they are, or were where they say nothing.
+
+    Args:
+        store: of the stream.
+        position: where they were when the job began.
+        advance: number of the job's plan.
+        fingerprint: of the stream.
+    """
+    heads = []
+    for head in position.heads:
+        said = None
+        with suppress(OSError):
+            said = decode_progress(store.get(progress_name(head.lane)))
+        is_ours = said is not None and (said.job, said.lane) == (advance, head.lane)
+        heads.append(said.head(fingerprint) if said is not None and is_ours else head)
+    return replace(position, heads=tuple(heads))
 
 
 def _read(store: Store, lane: int, advance: int) -> dict[str, int]:

@@ -263,6 +263,8 @@ class _PollLane(beam.DoFn, RestrictionProvider):
             state = heads.state(plan.lane, number)
             if state is not None:
                 found = LaneHead(lane=plan.lane, kind="state", number=number, state=state)
+        elif plan.head_kind == "origin":
+            found = heads.beginning(plan.lane)
         return found or LaneHead(lane=plan.lane, kind="none", number=-1, state=None)
 
     def _refuse_lost_head(self, start: LaneHead) -> None:

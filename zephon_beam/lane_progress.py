@@ -16,6 +16,7 @@ from zephon_beam.pieces import GatheredPieces
 from zephon_beam.supply import LaneHead
 from zephon_beam.views import Views
 
+_COUNTERS = ("opened_bytes", "opened_tokens", "read_tokens", "dropped_tokens")
 KIND = "progress"
 """Of a head that was made of advice."""
 
@@ -34,7 +35,7 @@ class LaneProgress:
     phase: int
     ended: bool
     datasets: tuple[DatasetState, ...]
-    """Without places within parts; of the counters only what was opened."""
+    """Without places within parts, and with some of the counters."""
 
     def head(self, fingerprint: str) -> LaneHead:
         """Return it as a head to plan from; nothing can start from it."""
@@ -75,8 +76,7 @@ def make_progress(job: int, state: LaneState, *, ended: bool) -> LaneProgress:
                 slots=[SlotState(slot.number, slot.part, 0, 0) for slot in found.slots],
                 taken=0,
                 counters=DatasetCounters(
-                    opened_bytes=found.counters.opened_bytes,
-                    opened_tokens=found.counters.opened_tokens,
+                    **{name: getattr(found.counters, name) for name in _COUNTERS}
                 ),
             )
             for found in state.datasets
@@ -98,7 +98,7 @@ def encode_progress(progress: LaneProgress) -> bytes:
                 "next_number": found.next_number,
                 "turn": found.turn,
                 "slots": [[slot.number, slot.part] for slot in found.slots],
-                "opened": [found.counters.opened_bytes, found.counters.opened_tokens],
+                "counters": [getattr(found.counters, name) for name in _COUNTERS],
             }
             for found in progress.datasets
         ],
@@ -124,13 +124,13 @@ def decode_progress(data: bytes) -> LaneProgress | None:
 
 
 def _dataset_from(entry: Any) -> DatasetState:
-    opened_bytes, opened_tokens = entry["opened"]
+    counters = zip(_COUNTERS, entry["counters"], strict=True)
     return DatasetState(
         next_number=int(entry["next_number"]),
         turn=int(entry["turn"]),
         slots=[SlotState(int(number), int(part), 0, 0) for number, part in entry["slots"]],
         taken=0,
-        counters=DatasetCounters(opened_bytes=int(opened_bytes), opened_tokens=int(opened_tokens)),
+        counters=DatasetCounters(**{name: int(value) for name, value in counters}),
     )
 
 

@@ -32,7 +32,7 @@ from tests.pipelines.small_streams import (
     write_small_corpus,
 )
 from tests.processes import is_running
-from zephon_beam.errors import BadRecordError
+from zephon_beam.errors import BadRecordError, SourceError
 from zephon_beam.layout import progress_name
 from zephon_beam.store.base import open_store
 from zephon_beam.verification import verify_stream
@@ -199,3 +199,17 @@ def test_what_a_worker_met_is_one_line(
     with pytest.raises(BadRecordError, match=r"part-1\.jsonl.*line 5") as caught:
         run_endless(recipe, tmp_path / "s", prism_flags, None)
     assert "\n" not in str(caught.value)
+
+
+def test_a_data_set_that_gives_nothing_is_an_error_and_no_endless_search(
+    prism_flags: list[str], tmp_path: Path
+) -> None:
+    """As between two advances."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_small_corpus(corpus)
+    each = "[{call: filter_length, with: {min_characters: 10000000}}]"
+    changes = [("prose/*.jsonl, weight: 0.3", f"prose/*.jsonl, weight: 0.3, transforms: {each}")]
+    recipe = write_recipe(corpus / "recipe.yaml", changes=changes)
+    with pytest.raises(SourceError, match=r"datasets\.prose must give at least one token"):
+        run_endless(recipe, tmp_path / "s", prism_flags, UNTIL)
