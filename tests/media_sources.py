@@ -173,3 +173,50 @@ def _as_members(value: Any, members: dict[str, bytes]) -> Any:
         members[name] = changed.pop("bytes")
         changed["member"] = name
     return changed
+
+
+MIXED = """
+name: media
+seed: 5
+lanes: 2
+seq_len: 40
+samples_per_shard: 4
+chunk_bytes: 1KiB
+shuffle: {interleave: 2}
+tokenizer: {path: model}
+datasets:
+  parts: {files: "data/parts.jsonl.gz", content: doc, passes: 2, weight: 0.4}
+  talks: {files: "data/talks/*.jsonl", messages: doc, passes: 2, weight: 0.4}
+  words: {files: "data/words.parquet", messages: doc, passes: 2, weight: 0.2}
+media:
+  {preset: qwen2_vl, num_frames: 4, min_pixels: 784, max_pixels: 6272, crop_area: 0.7,
+   crop_aspect: 1.2, flip: 0.5, jitter: true}
+packing: {open_bins: 4}
+"""
+"""Content and conversations, with and without items, some longer than a row."""
+
+
+def words(number: int) -> list[dict[str, Any]]:
+    """Return a conversation without items, of texts and of parts."""
+    return [
+        {"role": "user", "content": [text_part(f"What is {number}? " * (1 + number % 5))]},
+        {"role": "assistant", "content": [text_part("A number. " * (1 + number % 9))]},
+    ]
+
+
+def write_mixed(folder: Path, *changes: tuple[str, str]) -> Path:
+    """Write a corpus and its recipe, with some texts of it replaced."""
+    write_media(folder / "data" / "media")
+    write_media(folder / "data" / "talks" / "media")
+    write_model(folder / "model")
+    write_documents(folder / "data" / "parts.jsonl.gz", "content", [*map(content, range(16))])
+    for file in range(2):
+        talks = [talk(number) for number in range(file, 24, 2)]
+        write_documents(folder / "data" / "talks" / f"{file}.jsonl", "messages", talks)
+    write_documents(folder / "data" / "words.parquet", "messages", [*map(words, range(20))])
+    text = MIXED
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    (folder / "recipe.yaml").write_text(text)
+    return folder / "recipe.yaml"
