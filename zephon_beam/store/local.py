@@ -111,9 +111,9 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yield names below a folder in sorted order, without temporary files."""
-        folder = self._path(prefix.rstrip("/")) if prefix.rstrip("/") else self._root
-        for path in _walk(folder):
-            yield path.relative_to(self._root).as_posix()
+        inner = prefix.rstrip("/")
+        folder = self._path(inner) if inner else self._root
+        yield from _walk(folder, f"{inner}/" if inner else "")
 
     def delete(self, name: str) -> None:
         """Delete a file if it is there."""
@@ -134,7 +134,8 @@ class LocalStore:
     def remove_strays(self, *, only_count: bool = False) -> int:
         """Remove the temporary files that killed writers have left; see `Store.remove_strays`."""
         found = 0
-        for path in _walk(self._root, temporary=True):
+        for name in _walk(self._root, temporary=True):
+            path = self._root / name
             with _told_by_path(path, "delete"):
                 found += _remove_stray(path, only_look=only_count)
         return found
@@ -169,20 +170,21 @@ def _store_error(path: Path, doing: str, error: OSError) -> StoreError:
     )
 
 
-def _walk(folder: Path, *, temporary: bool = False) -> Iterator[Path]:
-    """Yield the files below a folder, sorted by the parts of their names, as they are found.
+def _walk(folder: Path, prefix: str = "", *, temporary: bool = False) -> Iterator[str]:
+    """Yield the names of the files below a folder, sorted by their parts, as they are found.
 
     Args:
         folder: to look below.
+        prefix: what names begin with.
         temporary: yield the temporary files instead of all others.
     """
     with _told_by_path(folder, "list"):
         entries = sorted(os.scandir(folder), key=lambda e: e.name) if folder.is_dir() else []
     for entry in entries:
         if entry.is_dir():
-            yield from _walk(folder / entry.name, temporary=temporary)
+            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", temporary=temporary)
         elif entry.is_file() and entry.name.startswith(_TEMPORARY) == temporary:
-            yield folder / entry.name
+            yield prefix + entry.name
 
 
 def _link_new(path: Path, data: bytes) -> None:
