@@ -45,6 +45,8 @@ from zephon_beam.sequences import PartKey, SequencePart
 from zephon_beam.shard import encode_shard
 
 DEFAULT_DRAIN_BYTES = 16 * 1024 * 1024
+_DONE = -1
+"""Parts so far of a lane whose share of the advance has ended: what comes now came before."""
 _REPORT_PARTS = 8
 """Parts of a lane between two reports of progress: about 2 MiB of source."""
 
@@ -101,12 +103,15 @@ class _PackLane(beam.DoFn):
     ) -> Iterator[LaneCommit]:
         """Keep what arrived; drain when enough has gathered, or all that was planned.
 
-        The latter spares parts the way into the stored state and back where the graph runs fused.
+        The latter spares parts the way into the stored state and back where the graph runs fused,
+        and with it the lane's share of the advance mostly ends, before the timer.
         """
         lane, message = element
+        arrived, threshold, count = gathered.read() or (0, self._drain_bytes, 0)
+        if count == _DONE:
+            return
         timer.set(timestamp)
         is_endless = self._plan.endless
-        arrived, threshold, count = gathered.read() or (0, self._drain_bytes, 0)
         if message.part is not None:
             parts.add(message)
             arrived += message.size
@@ -117,11 +122,18 @@ class _PackLane(beam.DoFn):
             for waiting in self._accept_head(lane, message.head, state):
                 parts.add(waiting)
                 arrived += waiting.size
-        is_due = arrived >= threshold or (count == self._planned[lane] and not is_endless)
-        if is_due and state.read() is not None:
+        has_all = count == self._planned[lane] and not is_endless
+        if (has_all or arrived >= threshold) and state.read() is not None:
             process, left = yield from self._drain(lane, state, parts)
             if is_endless:
                 yield self._position(lane, process)
+            last = self._last_commit(lane, process, left) if has_all else None
+            if last is None:
+                self._keep(process, left, state, parts)
+            else:
+                yield last
+                state.clear()
+                left, count = [], _DONE
             arrived, threshold = 0, self._next_threshold(left)
         gathered.write((arrived, threshold, count))
 
@@ -140,7 +152,7 @@ class _PackLane(beam.DoFn):
         if state.read() is None:
             return
         process, left = yield from self._drain(lane, state, parts)
-        waiting = [message.part for message in left if message.part is not None]
+        self._keep(process, left, state, parts)
         _, _, count = gathered.read() or (0, 0, 0)
         gathered.write((0, self._next_threshold(left), count))
         if self._plan.endless:
@@ -149,21 +161,29 @@ class _PackLane(beam.DoFn):
                 yield end_commit(lane, process.samples)
             yield self._position(lane, process)
             return
+        last = self._last_commit(lane, process, left)
+        if last is not None:
+            yield last
+
+    def _last_commit(
+        self, lane: int, process: LaneProcess, left: Sequence[LaneMessage]
+    ) -> LaneCommit | None:
+        """Return what ends the lane's share of an advance; None if its supply is not complete."""
         if self._plan.recompute:
-            return
-        plan = self._plan.lane(lane)
+            return None
         if process.ended:
-            yield end_commit(lane, process.samples)
-            return
+            return end_commit(lane, process.samples)
+        waiting = [message.part for message in left if message.part is not None]
+        plan = self._plan.lane(lane)
         if not supply_is_complete(plan, process, {part.key: part for part in waiting}):
-            return
+            return None
         head = CarryHead(
             advance=self._plan.advance,
             state=process.state(),
             waiting=[_describe(part) for part in waiting],
         )
         carry = encode_carry(head, [encoded_part(message) for message in left])
-        yield carry_commit(lane, self._plan.advance, carry)
+        return carry_commit(lane, self._plan.advance, carry)
 
     def _accept_head(self, lane: int, payload: bytes, state: Any) -> list[LaneMessage]:
         """Set the lane state from its head; return the parts that waited in a carry."""
@@ -184,7 +204,7 @@ class _PackLane(beam.DoFn):
     def _drain(
         self, lane: int, state: Any, parts: Any
     ) -> Generator[LaneCommit, None, tuple[LaneProcess, list[LaneMessage]]]:
-        """Offer all parts, commit full shards, write back the rest.
+        """Offer all parts and commit full shards; the bag is empty then.
 
         Yields:
             Shard commits.
@@ -207,11 +227,15 @@ class _PackLane(beam.DoFn):
             if wanted is None or draft.shard >= wanted[0]:
                 yield self._commit(draft)
         parts.clear()
-        left = [offered[key] for key in process.waiting()]
+        return process, [offered[key] for key in process.waiting()]
+
+    def _keep(
+        self, process: LaneProcess, left: Sequence[LaneMessage], state: Any, parts: Any
+    ) -> None:
+        """Write back what a drain left."""
         for message in left:
             parts.add(message)
         state.write(encode_state(process.state()))
-        return process, left
 
     def _position(self, lane: int, process: LaneProcess) -> LaneCommit:
         progress = make_progress(self._plan.advance, process.state(), ended=process.ended)
