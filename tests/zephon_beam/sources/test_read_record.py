@@ -112,18 +112,21 @@ def test_every_document_of_a_compressed_file_is_found_again(
     folder = tmp_path / "d"
     catalog = write_packed(folder)
     expected: dict[tuple[int, int], str] = {}
-    opened: list[int] = []
+    opened = 0
     for chunk in range(catalog.chunk_count):
         last, part = False, 0
         while not last:
             found, last = read_places(catalog, folder, chunk, part)
             expected |= found
-            opened.append(len(pool._readers))
+            kept = list(pool._readers.values())
+            reached = [reader.reached for reader in kept]
+            opened += len(kept)
             check_places(catalog, folder, found)
-            assert len(pool._readers) == opened[-1]
+            assert list(pool._readers.values()) == kept
+            assert [reader.reached for reader in kept] == reached
             part += 1
     assert len(expected) == 100
-    assert opened.count(1) > 50
+    assert opened > 50
     check_places(catalog, folder, expected)
 
 
