@@ -15,6 +15,8 @@ from pipelines.demo_corpus import TOKENIZER_FILE
 from pipelines.recipe_file import load_recipe
 from pipelines.run import run_stream
 from tests.stored_documents import stored_texts
+from zephon_beam.consumers import read_consumer
+from zephon_beam.store.base import open_store
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -46,9 +48,9 @@ def test_demo_prints_the_digest_that_readme_states(demo: dict[str, Any]) -> None
 
 
 def test_trainer_code_reads_the_demo_stream(demo: dict[str, Any]) -> None:
-    """The code for trainers runs as it stands, and its state goes on where it was saved."""
+    """It saves between two steps, goes on from there, and says that the checkpoint is durable."""
     (code,) = code_blocks("python")
-    code = code.replace("/data/streams/web-code", str(demo["stream"]))
+    code = code.replace("/data/streams/web-code", str(demo["stream"])).replace("% 1000", "% 2")
     seen: list[int] = []
 
     class EnoughError(Exception):
@@ -58,15 +60,23 @@ def test_trainer_code_reads_the_demo_stream(demo: dict[str, Any]) -> None:
         assert input_ids.shape == labels.shape == position_ids.shape == (8, 1024)
         assert cu_seqlens[-1] == 8 * 1024
         seen.append(1)
-        if len(seen) % 3 == 0:
+        if len(seen) % 50 == 0:  # in the third step
             raise EnoughError
 
     checkpoint: dict[str, Any] = {}
-    names = {"rank": 0, "world": 3, "checkpoint": checkpoint, "train": train, "time_to_save": True}
+    saved: list[tuple[int, int]] = []
+
+    def save(durable: dict[str, Any]) -> None:
+        saved.append((durable["data"]["next_sample"], durable["data"]["microbatch"]))
+
+    names = {"rank": 0, "world": 3, "checkpoint": checkpoint, "train": train, "save": save}
     for _ in range(2):
         with pytest.raises(EnoughError):
             exec(compile(code, "README.md", "exec"), names)
-    assert checkpoint["data"]["microbatch"] == 4
+    assert saved == [(1024, 0), (2048, 0)]
+    consumer = read_consumer(open_store(str(demo["stream"])), "run-17")
+    assert consumer is not None
+    assert consumer.pins == {"acknowledged": 2048}
 
 
 def test_the_recipe_and_the_function_make_a_stream(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from zephon_beam.manifest import Manifest
 from zephon_beam.reader.availability import Availability, Missing
 from zephon_beam.reader.blocks import Rows
 from zephon_beam.reader.cursor import Topology
+from zephon_beam.reader.holding import Holding
 from zephon_beam.reader.ranks import IntArray, balance_samples, place_samples, rank_share
 from zephon_beam.reader.shards import Shards, broken_stream
 from zephon_beam.reader.waiting import Waiting
@@ -50,6 +51,7 @@ class Steps:
         dp_rank: int,
         counts_globally: bool,
         new_waiting: Callable[[], Waiting],
+        holding: Holding,
     ) -> None:
         self._store = store
         self._samples_per_shard = manifest.samples_per_shard
@@ -59,6 +61,7 @@ class Steps:
         self._dp_rank = dp_rank
         self._counts_globally = counts_globally
         self._new_waiting = new_waiting
+        self._holding = holding
         self._share: tuple[tuple[Any, ...], IntArray, IntArray, IntArray] | None = None
         """What a regular step's share is made from: (key, places in the step, lanes, turns)."""
 
@@ -155,9 +158,10 @@ class Steps:
                 if waiting.expired or waiting.waited >= look_for_hole_at:
                     self._refuse_hole(missing)
                     look_for_hole_at *= 2
+                reason = self._holding.reason(first)
                 if waiting.expired:
-                    waiting.give_up(what)
-                waiting.pause(what, self._availability.lag(last))
+                    waiting.give_up(what, reason)
+                waiting.pause(what, self._availability.lag(last), reason)
                 missing = self._availability.look(first, last)
         finally:
             waiting.close()

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from zephon_beam.checks import require, require_choice, require_int, require_text
 from zephon_beam.consumers import ACKNOWLEDGED, check_consumer_name
 from zephon_beam.errors import RecipeError
-from zephon_beam.manifest import read_manifest
 from zephon_beam.reader.batches import BatchBuilder, check_fields
 from zephon_beam.reader.consumer_file import ConsumerFile
 from zephon_beam.reader.cursor import (
@@ -27,6 +26,8 @@ from zephon_beam.reader.cursor import (
     following_step,
     without_skipped,
 )
+from zephon_beam.reader.holding import Holding
+from zephon_beam.reader.opening import wait_for_manifest
 from zephon_beam.reader.ranks import PLACEMENTS
 from zephon_beam.reader.read_ahead import ReadAhead
 from zephon_beam.reader.shards import Shards
@@ -89,7 +90,7 @@ class StreamReader:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Open a stream; reads its `stream.json` and nothing else.
+        """Open a stream; reads its `stream.json`, which it waits for, and nothing else.
 
         Args:
             stream: path or URI of the stream, or what `zephon_beam.serve.serve` gives, whose
@@ -106,7 +107,8 @@ class StreamReader:
             start_sample: global number of the sample that step 0 begins with.
             placement: `by_lane` (a rank's rows lie together in few shards), `contiguous`
                 (global order) or `balanced` (ranks get about equal work in attention).
-            timeout: seconds to wait for samples that are not written yet; None waits for ever.
+            timeout: seconds to wait for the stream, and for each step, while they are not written
+                yet; None waits for ever, 0 never.
             verify_digests: recompute each shard's digest when it is opened.
             index_dtype: int32 or int64, type of input_ids, labels, position_ids, segment_ids.
             cu_seqlens_len: entries of `cu_seqlens`, `cu_seqlens_padded` and `cu_seqlens_real`, for
@@ -120,7 +122,9 @@ class StreamReader:
 
         Raises:
             RecipeError: an argument is out of its range.
-            StreamNotFoundError: there is no stream at that place.
+            StreamNotFoundError: the place holds something else, or nothing with `timeout=0`.
+            StreamTimeoutError: the stream was not created within `timeout`.
+            StoreError: the place cannot be reached.
         """
         require_int("global_batch_size", global_batch_size, 1, "pass the samples of one step")
         require_int("micro_batch_size", micro_batch_size, 1, "pass the rows of one batch")
@@ -144,8 +148,18 @@ class StreamReader:
             require_int("cu_seqlens_len", cu_seqlens_len, 2, "None leaves the length free")
         chosen = check_fields(fields)
 
+        if consumer is not None:
+            check_consumer_name(consumer)
+
         store = open_store(os.fspath(stream))
-        self._manifest = read_manifest(store)
+        self._check: Callable[[], None] | None = getattr(stream, "check", None)
+        self._consumer_file: ConsumerFile | None = None
+
+        def new_waiting(who: str) -> Waiting:
+            rank = f"{who}, rank {dp_rank} of {dp_world_size}"
+            return Waiting(rank, timeout=timeout, clock=clock, sleep=sleep, on_pause=self._on_pause)
+
+        self._manifest = wait_for_manifest(store, lambda: new_waiting(consumer or "reader"))
         require(
             micro_batch_size * self._manifest.seq_len < 2**31,
             "micro_batch_size",
@@ -161,9 +175,7 @@ class StreamReader:
         )
         self._start_sample = start_sample
         self._stride = stride
-        self._check: Callable[[], None] | None = getattr(stream, "check", None)
         self._consumer = consumer
-        who = f"{consumer or self._manifest.name}, rank {dp_rank} of {dp_world_size}"
         self._shards = Shards(store, self._manifest, verify_digests=verify_digests)
         steps = Steps(
             store,
@@ -171,22 +183,18 @@ class StreamReader:
             self._shards,
             dp_rank=dp_rank,
             counts_globally="global_num_valid_tokens" in chosen,
-            new_waiting=lambda: Waiting(
-                who, timeout=timeout, clock=clock, sleep=sleep, on_pause=self._on_pause
-            ),
+            new_waiting=lambda: new_waiting(consumer or self._manifest.name),
+            holding=Holding(store, self._manifest.fingerprint, consumer, clock),
         )
         builder = BatchBuilder(
             self._manifest, chosen, micro_batch_size, dtype, cu_seqlens_len, compiled=compiled
         )
         self._ahead = ReadAhead(steps, builder, self._manifest.seq_len)
-        self._consumer_file: ConsumerFile | None = None
-        if consumer is not None:
-            check_consumer_name(consumer)
-            if dp_rank == 0:
-                fingerprint = self._manifest.fingerprint
-                self._consumer_file = ConsumerFile(
-                    store, consumer, fingerprint, start_sample, clock=clock
-                )
+        if consumer is not None and dp_rank == 0:
+            fingerprint = self._manifest.fingerprint
+            self._consumer_file = ConsumerFile(
+                store, consumer, fingerprint, start_sample, clock=clock
+            )
         self._closed = False
         self._pending: deque[dict[str, Any]] = deque()
         self._cursor = self._first_cursor()

@@ -8,6 +8,8 @@ from zephon_beam.errors import StreamTimeoutError
 
 FIRST_PAUSE_SECS = 0.02
 LONGEST_PAUSE_SECS = 1.0
+SHOW_SECS = 1.0
+"""The line is rewritten at most so often."""
 FIRST_WARNING_SECS = 30.0
 
 logger = logging.getLogger(__name__)
@@ -16,7 +18,8 @@ logger = logging.getLogger(__name__)
 class Waiting:
     """One wait for one step: pauses that grow, one updating line, a time limit.
 
-    A terminal shows a line that is rewritten in place and removed at the end. The log gets one
+    A terminal shows a line that is rewritten in place, once a second at most, and removed at the
+    end. The log gets one
     line when the wait begins, and warnings after 30 s, 60 s, 120 s and so on.
     """
 
@@ -47,6 +50,7 @@ class Waiting:
         self._pause = FIRST_PAUSE_SECS
         self._warn_at = FIRST_WARNING_SECS
         self._width = 0
+        self._shown = float("-inf")
         self._announced = False
         self._first_lag = 0
 
@@ -60,12 +64,13 @@ class Waiting:
         """Whether the time limit has been reached."""
         return self._timeout is not None and self.waited >= self._timeout
 
-    def pause(self, what: str, lag: int | None = None) -> None:
+    def pause(self, what: str, lag: int | None = None, reason: str = "") -> None:
         """Report and sleep once, longer each time, never past the limit.
 
         Args:
             what: is waited for.
             lag: samples that are missing; how fast they come is shown with it.
+            reason: why it may be missing, if that is known.
         """
         waited = self.waited
         line = f"{self._who}: waited {waited:.0f} s for {what}"
@@ -73,29 +78,38 @@ class Waiting:
             self._first_lag = self._first_lag or lag
             rate = (self._first_lag - lag) / waited if waited > 0 else 0.0
             line += f", {lag} samples behind, {rate:.1f} samples/s"
+        if reason:
+            line += f"; {reason}"
         if not self._announced:
             logger.info("%s: waiting for %s", self._who, what)
             self._announced = True
         if waited >= self._warn_at:
-            logger.warning("%s; is the pipeline running?", line)
+            logger.warning("%s%s", line, "" if reason else "; is the pipeline running?")
             self._warn_at *= 2
-        self._show(line)
+        if waited - self._shown >= SHOW_SECS:
+            self._shown = waited
+            self._show(line)
         self._on_pause()
         left = self._pause if self._timeout is None else self._timeout - waited
         self._sleep(max(0.0, min(self._pause, left)))
         self._pause = min(self._pause * 1.5, LONGEST_PAUSE_SECS)
 
-    def give_up(self, what: str) -> None:
+    def give_up(self, what: str, reason: str = "") -> None:
         """Report that the limit is reached.
+
+        Args:
+            what: was waited for.
+            reason: why it may be missing, if that is known.
 
         Raises:
             StreamTimeoutError: always.
         """
+        why = f"; {reason}" if reason else ""
         raise StreamTimeoutError(
-            f"{what} must exist within timeout={self._timeout:g} s, waited {self.waited:.1f} s; "
-            "the next step cannot be read; check that the pipeline is running and ahead of the "
-            "trainer (`zephon-beam inspect STREAM`), raise timeout, or pass timeout=None to wait "
-            "for ever"
+            f"{what} must exist within timeout={self._timeout:g} s, waited {self.waited:.1f} s"
+            f"{why}; nothing can be read until then; check that the pipeline is running and ahead "
+            "of the trainer (`zephon-beam inspect STREAM`), raise timeout, or pass timeout=None to "
+            "wait for ever"
         )
 
     def close(self) -> None:

@@ -475,9 +475,9 @@ def test_wrong_arguments_are_refused(
 
 
 def test_a_place_without_a_stream_is_refused(tmp_path: Path) -> None:
-    """The path is named."""
+    """The path is named; how it is waited for is tested with the other waits."""
     with pytest.raises(StreamNotFoundError, match=f"found none in '{tmp_path}'"):
-        StreamReader(str(tmp_path), global_batch_size=1, micro_batch_size=1)
+        StreamReader(str(tmp_path), global_batch_size=1, micro_batch_size=1, timeout=0)
 
 
 def test_only_the_asked_fields_are_built(stream: FakeStream) -> None:

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,16 @@ from tests.streams import (
     write_shard,
     write_stream,
 )
+from zephon_beam.consumers import Consumer, encode_consumer
 from zephon_beam.errors import (
     CorruptObjectError,
     CorruptShardError,
     DriftError,
+    StoreError,
+    StreamNotFoundError,
     StreamTimeoutError,
 )
-from zephon_beam.layout import end_name, shard_name
+from zephon_beam.layout import consumer_name, end_name, shard_name
 from zephon_beam.reader import StreamReader, shards
 
 
@@ -51,7 +54,9 @@ class Clock:
         self.on_sleep()
 
 
-def open_reader(stream: FakeStream, clock: Clock | None = None, **changes: Any) -> StreamReader:
+def open_reader(
+    stream: FakeStream | Path, clock: Clock | None = None, **changes: Any
+) -> StreamReader:
     """Open a reader on a fake clock."""
     clock = clock or Clock()
     arguments: dict[str, Any] = {
@@ -60,7 +65,8 @@ def open_reader(stream: FakeStream, clock: Clock | None = None, **changes: Any) 
         "timeout": 5,
         **changes,
     }
-    return StreamReader(stream.uri, clock=clock, sleep=clock.sleep, **arguments)
+    uri = stream.uri if isinstance(stream, FakeStream) else str(stream)
+    return StreamReader(uri, clock=clock, sleep=clock.sleep, **arguments)
 
 
 def commits(stream: FakeStream, order: list[int]) -> list[Callable[[], None]]:
@@ -179,8 +185,13 @@ def test_the_line_tells_how_far_behind_the_pipeline_is_and_how_fast(
     steps = iter(
         [lambda s=s, lane=lane: write_shard(stream, lane, s) for s in range(3) for lane in (0, 1)]
     )
-    clock = Clock(lambda: next(steps, lambda: None)())
-    next(open_reader(stream, clock, global_batch_size=20))
+
+    def write_one() -> None:
+        clock.now += 1
+        next(steps, lambda: None)()
+
+    clock = Clock(write_one)
+    next(open_reader(stream, clock, global_batch_size=20, timeout=None))
     lines = [text for text in shown if "behind" in text]
     assert [int(line.partition(", rank")[2].split(", ")[1].split()[0]) for line in lines] == [
         20,
@@ -194,6 +205,134 @@ def test_the_line_tells_how_far_behind_the_pipeline_is_and_how_fast(
     waited = float(clock.now)
     rate = float(lines[-1].rstrip().removesuffix(" samples/s").rpartition(" ")[2])
     assert 18 / waited <= rate
+
+
+def test_the_line_is_rewritten_once_a_second_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the reader looks fifty times a second at first; the first line comes at once."""
+    stream = plan_stream(tmp_path, random_lanes([4], seed=9))
+    clock = Clock()
+    looks: list[float] = []
+    clock.on_sleep = lambda: looks.append(clock.now)
+    shown: list[float] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "write", lambda _: shown.append(clock.now))
+    with pytest.raises(StreamTimeoutError):
+        next(open_reader(stream, clock, timeout=20))
+    removed = shown.pop()
+    assert (shown[0], removed) == (0, pytest.approx(20))
+    assert min(after - before for before, after in pairwise(shown)) >= 1
+    assert len(shown) > 8
+    assert len([look for look in looks if look < 1]) > 5
+
+
+def test_a_reader_that_begins_before_its_pipeline_waits_for_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same line, then for the samples; what a pipeline writes first does not matter."""
+    place = tmp_path / "new" / "stream"
+    lanes = random_lanes([4], seed=9)
+    shown: list[str] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "write", shown.append)
+    clock = Clock()
+
+    def create() -> None:
+        if clock.now > 3:
+            put(place, "catalog/web.arrow", b"")
+        if clock.now > 6:
+            write_stream(place, lanes)
+
+    clock.on_sleep = create
+    reader = open_reader(place, clock, timeout=None)
+    assert 6 < clock.now < 8
+    assert len(list(reader)) == 2
+    assert all(
+        "reader, rank 0 of 1: waited" in line and "stream.json in" in line
+        for line in shown
+        if line.strip()
+    )
+
+
+def test_a_stream_that_is_not_created_in_time_is_a_timeout(tmp_path: Path) -> None:
+    """Not before, and with what is looked for; `timeout=0` does not wait."""
+    put(tmp_path / "s", "catalog/web.arrow", b"")
+    put(tmp_path / "s", "origin/lane-00000.avro", b"")
+    clock = Clock()
+    with pytest.raises(
+        StreamTimeoutError, match=r"stream\.json in '.*' must exist within timeout=7\.5"
+    ):
+        open_reader(tmp_path / "s", clock, timeout=7.5)
+    assert clock.now == pytest.approx(7.5)
+    with pytest.raises(StreamNotFoundError, match=r"stream must hold stream\.json, found none"):
+        open_reader(tmp_path / "s", clock, timeout=0)
+    assert clock.now == pytest.approx(7.5)
+
+
+@pytest.mark.parametrize("found", ["notes.txt", "shards/lane-00000/000000000.arrow", "", ".."])
+def test_a_place_that_holds_something_else_is_not_waited_for(tmp_path: Path, found: str) -> None:
+    """A folder of other things, a stream without its head, a file, a path below a file."""
+    place = tmp_path / "s"
+    if found in ("", ".."):
+        place.write_bytes(b"a file")
+        uri, named = place if found == "" else place / "deeper", str(place)
+    else:
+        put(place, found, b"")
+        uri, named = place, found
+    clock = Clock()
+    with pytest.raises(StreamNotFoundError, match=rf"nothing yet, found '{named}' and no stream"):
+        open_reader(uri, clock, timeout=None)
+    assert clock.now == 0
+
+
+def test_a_place_that_cannot_be_reached_is_not_waited_for(tmp_path: Path) -> None:
+    """The store's own error says why."""
+    clock = Clock()
+    with pytest.raises(StoreError, match="File name too long"):
+        open_reader(tmp_path / ("s" * 300), clock, timeout=None)
+    assert clock.now == 0
+
+
+def test_a_reader_that_waits_names_the_one_that_the_pipeline_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slowest other one that still reads this stream, and how far behind it is."""
+    stream = write_stream(tmp_path, random_lanes([40], seed=9), finite=False)
+    shown: list[str] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "write", shown.append)
+
+    def add(name: str, position: int, **changes: Any) -> None:
+        known = {"fingerprint": stream.manifest.fingerprint, **changes}
+        consumer = Consumer(name=name, position=position, **known)
+        put(tmp_path, consumer_name(name), encode_consumer(consumer))
+
+    add("done", 0, finished=True)
+    add("of-another-stream", 0, fingerprint="0" * 32)
+    add("ahead", 80)
+    reader = open_reader(stream, start_sample=40, consumer="fast", timeout=31)
+    with pytest.raises(StreamTimeoutError) as nobody:
+        next(reader)
+    assert "consumer" not in str(nobody.value)
+    assert not any("consumer" in line for line in shown)
+    # Its rank 0 may be a little behind its other ranks, or have said so a while ago.
+    rank_1 = {"consumer": "late", "dp_rank": 1, "dp_world_size": 2, "start_sample": 40}
+    add("late", 28)
+    with pytest.raises(StreamTimeoutError) as itself:
+        next(open_reader(stream, timeout=0, **rank_1))
+    assert "slowest" not in str(itself.value)
+    add("slower", 12)
+    message = "waits for the slowest, consumer 'slower', which is 28 samples behind this one"
+    with pytest.raises(StreamTimeoutError, match=message):
+        next(reader)
+    assert message in shown[-2]
+    assert message in caplog.messages[-1]
+    with pytest.raises(StreamTimeoutError, match="consumer 'slower'"):
+        next(open_reader(stream, start_sample=40, timeout=0))
+    put(tmp_path, consumer_name("broken"), b"{")
+    with pytest.raises(StreamTimeoutError, match=r"goes no further: consumers/broken.json is corr"):
+        next(open_reader(stream, start_sample=40, timeout=0))
 
 
 def test_a_log_file_gets_no_terminal_line(
