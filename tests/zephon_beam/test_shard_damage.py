@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.streams import encode_rows, make_manifest, random_lanes
-from zephon_beam.errors import CorruptShardError
+from tests.streams import encode_rows, make_manifest, random_lanes, write_stream
+from zephon_beam.errors import CorruptShardError, ZephonBeamError
+from zephon_beam.layout import shard_name
+from zephon_beam.reader import StreamReader
 from zephon_beam.shard import (
     END_MARK,
     decode_shard_and_counts,
@@ -67,6 +69,37 @@ def test_a_retry_does_not_take_a_damaged_shard_for_its_own() -> None:
     assert same_shard(data, data)
     with pytest.raises(CorruptShardError, match=r"valid_tokens are not those of its rows"):
         same_shard(damaged, data)
+
+
+@pytest.mark.parametrize("verify_digests", [False, True])
+def test_a_reader_of_any_damaged_shard_gives_its_rows_or_an_error_of_ours(
+    tmp_path: Path, verify_digests: bool
+) -> None:
+    """Without digests a wrong value is not seen, but wrong places never end in a traceback."""
+    lanes = random_lanes([4], seed=5, masked=True)
+    stream = write_stream(tmp_path, lanes, has_loss_mask=True)
+    path = tmp_path / shard_name(0, 0)
+    whole = path.read_bytes()
+    right = [batch["labels"].tobytes() for batch in open_reader(stream.uri, verify_digests)]
+    told = 0
+    for bit in range(0, 8 * len(whole), 61):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bytes(damaged))
+        try:
+            found = [batch["labels"].tobytes() for batch in open_reader(stream.uri, verify_digests)]
+        except ZephonBeamError:
+            told += 1
+            continue
+        assert found == right or not verify_digests
+    assert told > 20
+
+
+def open_reader(uri: str, verify_digests: bool) -> StreamReader:
+    """Open a reader that waits for nothing."""
+    return StreamReader(
+        uri, global_batch_size=2, micro_batch_size=2, timeout=0, verify_digests=verify_digests
+    )
 
 
 def test_nothing_is_taken_from_a_file_that_is_no_shard(tmp_path: Path) -> None:

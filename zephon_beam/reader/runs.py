@@ -48,6 +48,9 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
         starts: place of each segment in its row, int32[segments], rising within a row.
         lengths: tokens of each segment, int32[segments], of at least 1.
         seq_len: tokens of a row.
+
+    Raises:
+        ValueError: segments overlap, or lie outside their row.
     """
     offsets = offsets.astype(np.int64)
     rows = np.arange(len(offsets), dtype=np.int64)
@@ -70,6 +73,8 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
     bounds[segments + 1] = ends
     bounds[row_bounds] = rows * seq_len
     sizes = bounds[1:] - bounds[:-1]
+    if sizes.min(initial=0) < 0:
+        raise ValueError("segments overlap, or lie outside their row")
     narrow = np.int16 if seq_len < 1 << 15 else np.int32
     numbers = np.zeros(len(sizes), narrow)
     numbers[segments] = order + 1 - offsets[row_of]

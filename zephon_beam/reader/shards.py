@@ -22,10 +22,9 @@ from zephon_beam.reader.runs import RowRuns, find_runs
 from zephon_beam.shard import (
     Array,
     ShardHeader,
-    decode_shard,
     expand_shard,
     open_batch,
-    verify_digest,
+    verify_shard,
 )
 from zephon_beam.store.base import Store
 
@@ -102,7 +101,13 @@ class OpenShard:
     def runs(self) -> RowRuns:
         """The runs of all rows."""
         starts, lengths = self.segments("segment_starts"), self.segments("segment_lengths")
-        return find_runs(self.segment_offsets, starts, lengths, self.tokens.shape[1])
+        try:
+            return find_runs(self.segment_offsets, starts, lengths, self.tokens.shape[1])
+        except ValueError as error:
+            raise CorruptShardError(
+                f"{self._name} is corrupt: {error}; its rows cannot be read; delete it and run the "
+                "recipe again, which recomputes it"
+            ) from error
 
     @cached_property
     def run_datasets(self) -> Array:
@@ -212,7 +217,7 @@ class Shards:
         found = OpenShard(data, batch, name)
         self._check(header, found, name, lane, shard)
         if self._verify_digests:
-            verify_digest(*decode_shard(data, name), name)
+            verify_shard(data, name)
         return found
 
     def _check(
