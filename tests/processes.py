@@ -10,3 +10,14 @@ def is_running(process: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def children(parent: int) -> set[int]:
+    """Return the processes that a process has started."""
+    found = set()
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        try:
+            found.update(map(int, task.read_text().split()))
+        except OSError:
+            continue
+    return found
