@@ -129,7 +129,7 @@ class SupplyTracker(RestrictionTracker):
         return True
 
     def is_bounded(self) -> bool:
-        """Say that there is no end to be waited for."""
+        """Say that there is no end to be waited for, so that Beam truncates it to nothing."""
         return False
 
 
@@ -200,9 +200,6 @@ class _PollLane(beam.DoFn, RestrictionProvider):
 
     def create_tracker(self, restriction: Supplied) -> SupplyTracker:
         return SupplyTracker(restriction)
-
-    def truncate(self, _element: int, _restriction: Supplied) -> None:
-        """Leave nothing to do to a job that is drained."""
 
     def setup(self) -> None:
         self._store = self._job.store()

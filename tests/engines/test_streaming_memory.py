@@ -106,4 +106,5 @@ def test_flink(flink: FlinkCluster, flink_flags: list[str], recipe: Path, tmp_pa
     """The job manager, both task managers, the job server and the worker."""
     others = {process.log.stem: process.pid for process in flink.processes}
     flags = [*flink_flags, "--parallelism=2", "--max_bundle_time_mills=200"]
+    flags.append("--advance-bytes=1MiB")
     assert_flat(watch(recipe, tmp_path / "stream", tmp_path / "log", flags, others))

@@ -7,7 +7,6 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
@@ -18,7 +17,14 @@ from pipelines.advance import build_advance
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.recipe_file import load_recipe
 from tests.pipelines.small_streams import tree, write_recipe, write_small_corpus
-from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, SupplyItem
+from transforms.lane_items import (
+    HEAD_ITEM,
+    NUDGE_ITEM,
+    LaneDocuments,
+    LaneDocumentsCoder,
+    SupplyItem,
+)
+from transforms.lane_messages import LaneMessage, LaneMessageCoder
 from transforms.stream_job import StreamJob
 from transforms.supply_endless import (
     RoundEstimator,
@@ -119,7 +125,17 @@ def test_what_a_runner_stores_of_a_lane_is_no_pickle() -> None:
         list(pickletools.genops(encoded))
     provider = _PollLane.__new__(_PollLane)
     assert isinstance(provider.restriction_coder(), SuppliedCoder)
-    assert not isinstance(provider.create_tracker(BEGIN), OffsetRestrictionTracker)
+
+
+def test_a_nudge_is_no_head() -> None:
+    """A lane that took it for one would begin from nothing."""
+    for coder, nudge, head in (
+        (LaneMessageCoder(), LaneMessage(), LaneMessage(head=b"")),
+        (LaneDocumentsCoder(), LaneDocuments(), LaneDocuments(head=b"")),
+    ):
+        assert coder.decode(coder.encode(nudge)) == nudge
+        assert coder.decode(coder.encode(head)) == head
+        assert nudge != head
 
 
 def test_a_drain_ends_the_job_without_an_element(
@@ -127,6 +143,8 @@ def test_a_drain_ends_the_job_without_an_element(
 ) -> None:
     """Beam drains a splittable source by truncating its restriction."""
     _, job, _ = opened
+    provider = _PollLane.__new__(_PollLane)
+    assert provider.truncate(0, NEXT) is None
     supply = SupplyEndlessly(job, window_bytes=1000, lookahead=1000, until_samples=None)
     seen: list[Any] = []
     with beam.Pipeline(runner=FnApiRunner(is_drain=True), options=PipelineOptions([])) as pipeline:
