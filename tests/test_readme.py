@@ -93,7 +93,7 @@ def test_the_recipe_and_the_function_make_a_stream(tmp_path: Path) -> None:
     recipe = load_recipe(str(tmp_path / "recipe.yaml"))
     assert recipe.dataset_names == ("web", "code")
     (tmp_path / "media.yaml").write_text("name: m\ntokenizer: {path: tokenizer.json}\n" + media)
-    assert load_recipe(str(tmp_path / "media.yaml")).dataset_names == ("clips",)
+    assert load_recipe(str(tmp_path / "media.yaml")).dataset_names == ("clips", "talks")
     once = text.replace("weight: 0.7", "weight: 0.7\n    passes: 1")
     once = once.replace("weight: 0.3", "weight: 0.3, passes: 1")
     (tmp_path / "once.yaml").write_text(once)
