@@ -24,6 +24,7 @@ from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.stream_job import StreamJob, make_chunk_orders
 from transforms.tokenizers.backends import choose_backend
 from zephon_beam.errors import ZephonBeamError
+from zephon_beam.heads import Heads
 from zephon_beam.health import refuse_empty_datasets, refuse_holes, refuse_starving_lanes
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.lane_config import make_lane_config
@@ -217,8 +218,9 @@ def run_stream(
             advances += 1
             break
         with watched_lanes(opened.store, position, plan, report):
-            complete = _run_plan(opened, plan, run_job)
-        position = read_position(opened.store, opened.manifest, complete=complete)
+            heads = Heads(opened.store, opened.manifest, position.heads)
+            complete = _run_plan(opened, plan, heads, run_job)
+        position = read_position(opened.store, opened.manifest, complete=complete, found=heads)
         refuse_empty_datasets(opened.store, opened.manifest, position)
         refuse_starving_lanes(opened.store, opened.manifest, position)
         advances += 1
@@ -258,7 +260,9 @@ def _next_plan(
     return read_plan(opened.store, opened.manifest, plan.name)
 
 
-def _run_plan(opened: OpenStream, plan: Plan, run_job: Callable[[Plan], None]) -> int | None:
+def _run_plan(
+    opened: OpenStream, plan: Plan, heads: Heads, run_job: Callable[[Plan], None]
+) -> int | None:
     """Run a plan and make sure that it did all it asks for; then drop what it replaced.
 
     Returns:
@@ -273,7 +277,7 @@ def _run_plan(opened: OpenStream, plan: Plan, run_job: Callable[[Plan], None]) -
             raise
     if is_superseded(opened.store, plan):
         return None
-    if not is_complete(opened.store, opened.manifest, plan):
+    if not is_complete(opened.store, heads, plan):
         raise ZephonBeamError(
             f"advance {plan.advance} must leave a carry or an end for each of its lanes and every "
             "shard that they count, found some missing; the stream is intact; run it again, and "

@@ -4,6 +4,7 @@ A carry or a state counts only if it is whole and says of itself that it belongs
 this lane and this place. Anything else is as good as missing, which costs time only.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from zephon_beam.carry import decode_carry_head
@@ -22,10 +23,11 @@ from zephon_beam.supply import LaneHead
 class Heads:
     """Reads the heads of a stream's lanes."""
 
-    def __init__(self, store: Store, manifest: Manifest) -> None:
-        """Read from the stream that the manifest describes."""
+    def __init__(self, store: Store, manifest: Manifest, known: Iterable[LaneHead] = ()) -> None:
+        """Read from the stream that the manifest describes, but for heads that are known."""
         self._store = store
         self._manifest = manifest
+        self._carries = {(head.lane, head.number): head for head in known if head.kind == "carry"}
 
     @cached_property
     def _first_shards(self) -> list[int]:
@@ -45,7 +47,13 @@ class Heads:
         return read_end(self._store, lane)
 
     def carry(self, lane: int, number: int) -> LaneHead | None:
-        """Return a carry as a head, None if it is missing or not to be trusted."""
+        """Return a carry as a head, None if it is missing or not to be trusted.
+
+        One that was trusted is not read again: with what waits in it, it may have megabytes.
+        """
+        known = self._carries.get((lane, number))
+        if known is not None:
+            return known
         name = carry_name(lane, number)
         try:
             carry = decode_carry_head(self._store.open_mmap(name), name)
@@ -53,13 +61,15 @@ class Heads:
             return None
         if carry.advance != number or not self._is_ours(carry.state, lane):
             return None
-        return LaneHead(
+        head = LaneHead(
             lane=lane,
             kind="carry",
             number=number,
             state=carry.state,
             waiting=tuple(carry.waiting),
         )
+        self._carries[lane, number] = head
+        return head
 
     def newest_carry(self, lane: int) -> LaneHead | None:
         """Return the carry with the highest number, None if there is none to be trusted."""

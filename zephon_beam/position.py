@@ -52,19 +52,22 @@ class Position:
         return all(head.ended for head in self.heads)
 
 
-def read_position(store: Store, manifest: Manifest, *, complete: int | None = None) -> Position:
+def read_position(
+    store: Store, manifest: Manifest, *, complete: int | None = None, found: Heads | None = None
+) -> Position:
     """Read where a stream stands.
 
     Args:
         store: of the stream.
         manifest: of the stream.
         complete: an advance that was just found complete, which is not looked at once more.
+        found: what that was found by.
 
     Raises:
         CorruptObjectError: the newest plan or a lane's end is damaged.
         DriftError: the newest plan belongs to another stream.
     """
-    found = Heads(store, manifest)
+    found = found or Heads(store, manifest)
     lanes = range(manifest.lanes)
     numbers = numbered(store, "advances/", plan_name)
     if not numbers:
@@ -75,7 +78,7 @@ def read_position(store: Store, manifest: Manifest, *, complete: int | None = No
     if plan.endless:
         heads = tuple(found.furthest(lane) for lane in lanes)
         return Position(heads=heads, next_advance=newest + 1, pending=None)
-    if newest == complete or is_complete(store, manifest, plan):
+    if newest == complete or is_complete(store, found, plan):
         # Ends are read after the plan was found complete: a twin may have written them meanwhile.
         heads = tuple(_after_complete(found, lane) for lane in lanes)
         return Position(heads=heads, next_advance=newest + 1, pending=None)
@@ -101,9 +104,8 @@ def read_plan(store: Store, manifest: Manifest, name: str) -> Plan:
     return plan
 
 
-def is_complete(store: Store, manifest: Manifest, plan: Plan) -> bool:
+def is_complete(store: Store, found: Heads, plan: Plan) -> bool:
     """Say whether an advance has done all that its plan asks for."""
-    found = Heads(store, manifest)
     return all(_lane_is_complete(store, found, plan.advance, entry) for entry in plan.lanes)
 
 
