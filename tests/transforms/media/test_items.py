@@ -334,3 +334,38 @@ def test_all_frames_of_a_clip_are_cropped_alike(tmp_path: Path) -> None:
     media = replace(QWEN, crop_area="0.2")
     found = decode_item(MediaPart(is_video=True, path="a.mkv"), str(tmp_path), media, (1,)).pixels
     assert len({frame.tobytes() for frame in found}) == 1
+
+
+@pytest.mark.parametrize(("frames", "expected"), [(1, 1), (2, 2), (5, 4), (7, 6)])
+def test_more_frames_than_there_are_stop_at_the_last_one(
+    frames: int, expected: int, tmp_path: Path
+) -> None:
+    """None is taken past the end, by number or by rate; probing and decoding agree."""
+    write_clip(tmp_path / "a.mp4", frames=frames, b_frames=2)
+    part = MediaPart(is_video=True, path="a.mp4")
+    for media in (
+        replace(QWEN, num_frames=64),
+        replace(QWEN, num_frames=None, fps=1000),
+    ):
+        found = decode_item(part, str(tmp_path), media)
+        assert found.item == probe_item(part, str(tmp_path), media)
+        assert found.failure is None
+        assert len(found.pixels) == found.item.frame_count == expected
+        assert len({frame.tobytes() for frame in found.pixels}) == expected
+    every = decode_item(part, str(tmp_path), replace(LLAVA, num_frames=64)).pixels
+    assert len(every) == frames
+
+
+def test_a_clip_that_changes_its_size_keeps_that_of_its_first_frame(tmp_path: Path) -> None:
+    """All frames of an item are of one size, whatever the stream does."""
+    small = write_clip(tmp_path / "small.ts", frames=4, b_frames=0)
+    times = [100 * number for number in range(4, 8)]
+    large = write_clip(tmp_path / "b.ts", frames=4, height=96, times=times, b_frames=0)
+    (tmp_path / "a.ts").write_bytes(small.read_bytes() + large.read_bytes())
+    part = MediaPart(is_video=True, path="a.ts")
+    item = probe_item(part, str(tmp_path), QWEN)
+    found = decode_item(part, str(tmp_path), QWEN)
+    assert found.item == item
+    assert (item.frame_count, item.geometry.height, item.geometry.width) == (4, 56, 56)
+    assert found.failure is None
+    assert found.pixels.any(axis=(1, 2, 3)).all()

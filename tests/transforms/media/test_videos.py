@@ -64,6 +64,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "lossless": ("a.mkv", {"codec": "ffv1", "pixel_format": "yuv444p", "height": 33, "width": 51}),
     "ten_bits": ("a.mp4", {"pixel_format": "yuv420p10le"}),
     "odd_size": ("a.mkv", {"pixel_format": "yuv444p", "height": 35, "width": 51}),
+    "odd_size_with_half_the_colours": (
+        "a.webm",
+        {"codec": "libvpx-vp9", "height": 33, "width": 51, "frames": 6, "key_frames": 3},
+    ),
     "variable_rate": ("a.mp4", {"frames": 7, "times": [0, 7, 9, 500, 501, 2000, 9000]}),
     "late_start": ("a.mp4", {"frames": 7, "times": [700 + 100 * n for n in range(7)]}),
     "rotated": ("a.mp4", {"rotation": 90, "height": 32, "width": 80}),
@@ -309,3 +313,32 @@ def test_an_error_of_reading_is_no_fault_of_the_video(tmp_path: Path) -> None:
         stream.reads = reads
         with pytest.raises(OSError, match="cable was pulled"), open_video(stream) as video:
             list(video.frames(range(30)))
+
+
+def test_some_packets_without_times_make_the_frames_counted(tmp_path: Path) -> None:
+    """Times that are missing, or said twice, tell no frame from another."""
+    path = write_clip(tmp_path / "a.mp4", frames=9, key_frames=3, b_frames=0)
+    expected = hashes(path)
+
+    class Forgetful:
+        """A container whose packets have lost some of their times."""
+
+        def __init__(self, container: Any, lost: Callable[[int], bool]) -> None:
+            self._container = container
+            self._lost = lost
+
+        def demux(self, stream: Any) -> Any:
+            for number, packet in enumerate(self._container.demux(stream)):
+                if packet.size and self._lost(number):
+                    packet.pts = None
+                yield packet
+
+    for lost in (lambda number: number == 4, lambda number: True):
+        with path.open("rb") as stream, open_video(stream) as video:
+            video._container.seek(0)
+            index = videos._index(Forgetful(video._container, lost), video._stream)
+            assert (list(index.times), index.is_timed) == (list(range(9)), False)
+            assert index.time_base == Fraction(1, 10)
+            video.index = index
+            found = [digest(frame) for frame in video.frames([0, 4, 8])]
+        assert found == [expected[place] for place in (0, 4, 8)]
