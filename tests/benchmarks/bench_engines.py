@@ -17,6 +17,7 @@ Options of Beam choose engines of your own, whose processes on other machines ar
 """
 
 import argparse
+import logging
 import multiprocessing
 import os
 import sys
@@ -136,6 +137,8 @@ def drive(
     from transforms.tokenizers.backends import load_tokenizer
     from zephon_beam.recipe import TokenizerRecipe
 
+    # Workers in threads of the driver tell at length that an engine was stopped.
+    logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
     load_tokenizer(TokenizerRecipe(path=tokenizer), backend=backend).encode(["a"])
     advance = sum(path.stat().st_size for path in corpora[0].glob("*.jsonl"))
 

@@ -5,6 +5,7 @@ Every submission is a real one of Beam's Dataflow runner, to a server of the tes
 
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,26 @@ def test_the_image_without_a_choice_is_the_pinned_version_of_beam(
     assert pool["workerHarnessContainerImage"].endswith(f"beam_python{python}_sdk:{BEAM_VERSION}")
 
 
+def write_wide_recipe(base: Path, datasets: int, files: int) -> Path:
+    """Write data sets of so many files, with a document each, and their recipe."""
+    for number in range(datasets):
+        folder = base / f"source-{number:03d}"
+        folder.mkdir()
+        for file in range(files):
+            (folder / f"part-{file:05d}.jsonl").write_text(f'{{"text": "words {number} {file}"}}\n')
+    sources = "".join(
+        f"  source-{number:03d}: {{files: source-{number:03d}/*.jsonl, passes: 1}}\n"
+        for number in range(datasets)
+    )
+    recipe = base / "recipe.yaml"
+    recipe.write_text(
+        f"name: wide\nlanes: 2\nseq_len: 128\ntokenizer: {{path: {TOKENIZER_FILE}}}\n"
+        "shuffle: {interleave: 2}\npacking: {open_bins: 4}\n"
+        f"datasets:\n{sources}"
+    )
+    return recipe
+
+
 @pytest.mark.parametrize(
     ("datasets", "files"),
     [
@@ -199,27 +220,16 @@ def test_the_image_without_a_choice_is_the_pinned_version_of_beam(
     ],
 )
 def test_the_size_of_a_job_does_not_grow_with_files_or_chunks(
-    cloud: RecordingCloud, tmp_path: Path, datasets: int, files: int
+    cloud: RecordingCloud, datasets: int, files: int
 ) -> None:
     """It holds the recipe, a few times; lists of files, chunks and parts are in the stream."""
-    for number in range(datasets):
-        folder = tmp_path / f"source-{number:03d}"
-        folder.mkdir()
-        for file in range(files):
-            (folder / f"part-{file:05d}.jsonl").write_text(f'{{"text": "words {number} {file}"}}\n')
-    sources = "".join(
-        f"  source-{number:03d}: {{files: source-{number:03d}/*.jsonl, passes: 1}}\n"
-        for number in range(datasets)
-    )
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        f"name: wide\nlanes: 2\nseq_len: 128\ntokenizer: {{path: {TOKENIZER_FILE}}}\n"
-        "shuffle: {interleave: 2}\npacking: {open_bins: 4}\n"
-        f"datasets:\n{sources}"
-    )
-    stored = "--template_location=gs://bucket/templates/job"
-    run(recipe, tmp_path / "stream", options=[*cloud_flags(cloud), stored])
-    manifest = read_manifest(open_store(str(tmp_path / "stream")))
+    # Not a folder of pytest's, which keeps a few: a million files take 4 GB.
+    with tempfile.TemporaryDirectory(prefix="zephon-beam-wide-") as name:
+        folder = Path(name)
+        recipe = write_wide_recipe(folder, datasets, files)
+        stored = "--template_location=gs://bucket/templates/job"
+        run(recipe, folder / "stream", options=[*cloud_flags(cloud), stored])
+        manifest = read_manifest(open_store(str(folder / "stream")))
     assert sum(dataset.chunk_count for dataset in manifest.datasets) == datasets * files
     graph = staged_graph(cloud)
     assert len(cloud.staged("job")) + graph.ByteSize() < LARGEST_JOB_BYTES / 100

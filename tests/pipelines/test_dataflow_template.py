@@ -26,6 +26,7 @@ PARAMETERS = {entry["name"]: entry for entry in METADATA["parameters"]}
 REQUIRED = {"recipe", "stream"}
 NOT_FOR_TEMPLATES = {
     "follow": "waits for trainers, while a launch ends with the submission",
+    "endless": "goes with follow",
     "lookahead": "goes with follow",
     "retain": "goes with follow",
     "json": "nobody reads what a launcher prints",
