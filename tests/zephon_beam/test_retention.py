@@ -105,6 +105,29 @@ def test_nothing_is_deleted_without_consumers_or_pins(tmp_path: Path) -> None:
     assert find_garbage(store, stream.manifest, both[1:]).names != ()
 
 
+def test_where_the_stream_begins_is_said_before_anything_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what is deleted would look like a hole, and be made again."""
+    stream = write_whole_stream(tmp_path, [9, 8], samples_per_shard=2)
+    store = LocalStore(tmp_path)
+    first_of_all: list[list[int]] = []
+    plain = store.delete
+
+    def note(name: str) -> None:
+        if name.startswith(("shards/", "state/")):
+            first_of_all.append(read_first_shards(store, 2))
+        plain(name)
+
+    monkeypatch.setattr(store, "delete", note)
+    for pin in (6, 12):
+        before = len(first_of_all)
+        garbage = find_garbage(store, stream.manifest, [consumer("run", acknowledged=pin)])
+        delete_garbage(store, stream.manifest, garbage)
+        assert len(first_of_all) > before
+        assert all(first == list(garbage.first_shards) for first in first_of_all[before:])
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6))
 def test_the_beginning_never_moves_back(
     tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[int, int]]
