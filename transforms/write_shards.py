@@ -7,6 +7,7 @@ is absent, and an object that exists must hold what was computed again.
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -18,6 +19,7 @@ from zephon_beam.carry import same_carry
 from zephon_beam.lane_state import same_state
 from zephon_beam.layout import carry_name, end_name, progress_name, shard_name, state_name
 from zephon_beam.shard import same_shard
+from zephon_beam.store.behind import NewObject, WriteBehind
 
 _REPORT_SECS = 1.0
 """Between two reports of a lane; nobody looks at them more often."""
@@ -59,6 +61,9 @@ def position_report(lane: int, samples: int, data: bytes) -> LaneCommit:
 class WriteShards(beam.PTransform[Any, Any]):
     """Create the objects of each commit; a shard's state comes before the shard.
 
+    Objects are written behind the bundle, those of a lane in their order, and the bundle ends when
+    all are durable; so disks and services are not waited for while there is work to do.
+
     Element types: in LaneCommit, out str (name of the object that completed the commit).
 
     Raises:
@@ -84,33 +89,44 @@ class _Commit(beam.DoFn):
 
     def setup(self) -> None:
         self._store = self._job.store()
+        self._behind = WriteBehind(self._store)
         self._known: dict[int, dict[str, int]] = {}
         self._reported: dict[int, float] = {}
 
+    def start_bundle(self) -> None:
+        self._behind.forget()
+
+    def finish_bundle(self) -> None:
+        self._behind.wait()
+
+    def teardown(self) -> None:
+        self._behind.close()
+
     def process(self, element: LaneCommit) -> Iterator[str]:
         kind, lane, number, samples, first, second = element
-        if kind == "shard":
-            self._store.put_if_absent(state_name(lane, number), first, same_state)
-            name = shard_name(lane, number)
-            if self._store.put_if_absent(name, second, same_shard):
-                self._shards.inc()
-            if not self._job.endless:
-                self._report(lane, samples=samples)
-        elif kind == "carry":
-            name = carry_name(lane, number)
-            self._store.put_if_absent(name, first, same_carry)
-        elif kind == "progress":
+        if kind == "progress":
             self._report(lane, parts=number)
             return
-        elif kind == "position":
+        if kind == "position":
+            self._behind.wait()
             self._write_report(lane, first)
             return
+        objects: list[NewObject]
+        if kind == "shard":
+            state = (state_name(lane, number), first, same_state)
+            objects = [state, (shard_name(lane, number), second, same_shard)]
+        elif kind == "carry":
+            objects = [(carry_name(lane, number), first, same_carry)]
         else:
-            name = end_name(lane)
-            self._store.put_if_absent(name, (json.dumps({"samples": samples}) + "\n").encode())
-            if not self._job.endless:
-                self._report(lane, samples=samples)
-        yield name
+            objects = [(end_name(lane), (json.dumps({"samples": samples}) + "\n").encode(), None)]
+        # One queue a lane: a carry and an end come after the shards that they count.
+        self._behind.put(lane, objects, partial(self._written, kind, lane, samples))
+        yield objects[-1][0]
+
+    def _written(self, kind: str, lane: int, samples: int, is_new: bool) -> None:
+        self._shards.inc(int(kind == "shard" and is_new))
+        if kind != "carry" and not self._job.endless:
+            self._report(lane, samples=samples)
 
     def _report(self, lane: int, **known: int) -> None:
         """Say now and then how far the lane is; advice only, so it may be lost or stale."""

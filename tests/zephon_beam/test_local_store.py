@@ -120,10 +120,10 @@ def test_a_writer_that_loses_at_the_last_moment_verifies_what_won(
     """Another writer links its file between our look and our link."""
     link = local._link_new
 
-    def be_late(path: Path, data: bytes) -> None:
+    def be_late(path: Path, data: bytes, folder: int) -> None:
         if not path.exists():
-            link(path, b"winner")
-        link(path, data)
+            link(path, b"winner", folder)
+        link(path, data, folder)
 
     monkeypatch.setattr(local, "_link_new", be_late)
     assert not store.put_if_absent("same", b"winner")

@@ -52,12 +52,13 @@ class LocalStore:
                 verify_equal(str(path), path.read_bytes(), data, same)
                 return False
             _make_folder(path.parent)
-            try:
-                _link_new(path, data)
-            except FileExistsError:
-                verify_equal(str(path), path.read_bytes(), data, same)
-                return False
-            _sync_folder(path.parent)
+            with _opened_folder(path.parent) as folder:
+                try:
+                    _link_new(path, data, folder)
+                except FileExistsError:
+                    verify_equal(str(path), path.read_bytes(), data, same)
+                    return False
+                os.fsync(folder)
             return True
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
@@ -187,8 +188,8 @@ def _walk(folder: Path, prefix: str = "", *, temporary: bool = False) -> Iterato
             yield prefix + entry.name
 
 
-def _link_new(path: Path, data: bytes) -> None:
-    """Give complete, synced data a name that must not exist yet."""
+def _link_new(path: Path, data: bytes, folder: int) -> None:
+    """Give complete, synced data a name in an open folder that must not exist yet."""
     with _unnamed_file(path.parent) as (file, source):
         _write(file, data)
         os.fsync(file)
@@ -196,11 +197,7 @@ def _link_new(path: Path, data: bytes) -> None:
             os.link(source, path)
             return
         # Passing a folder descriptor makes Python call linkat, which follows the /proc link.
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.link(f"/proc/self/fd/{file}", path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            os.close(folder)
+        os.link(f"/proc/self/fd/{file}", path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 @contextmanager
@@ -279,8 +276,14 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
+    with _opened_folder(folder) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _opened_folder(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
