@@ -16,7 +16,7 @@ from pipelines.special_tokens import (
 from transforms.build_catalog import FEW_FILES, BuildCatalogs, CatalogJob, build_here
 from transforms.media.versions import media_code_versions
 from transforms.tokenize_chat import chat_code_versions
-from transforms.tokenizers.backends import load_reference, tokenizer_digest, tokenizer_file
+from transforms.tokenizers.backends import load_vocabulary, tokenizer_digest, tokenizer_file
 from zephon_beam.catalog.encoding import same_catalog
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
 from zephon_beam.catalog.table import Catalog
@@ -157,7 +157,7 @@ def describe_stream(
         DriftError: other catalogs lie there.
     """
     recipe, steps = sources.recipe, sources.steps
-    tokenizer = load_reference(recipe.tokenizer)
+    tokenizer = load_vocabulary(recipe.tokenizer)
     special_ids(recipe.tokenizer, tokenizer)
     refuse_unknown_tokens(steps, tokenizer)
     refuse_unknown_placeholders(recipe, tokenizer)

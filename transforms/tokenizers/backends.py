@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from transforms.tokenizers.fast_tokens import FastTokenizer
-from transforms.tokenizers.gate import INSTALL, fastokens_refusal, is_installed
+from transforms.tokenizers.gate import INSTALL, fastokens_refusal, is_admitted, is_installed
 from transforms.tokenizers.hugging_face import HuggingFaceTokenizer
 from transforms.tokenizers.tiktoken_ranks import TiktokenTokenizer
 from zephon_beam.checks import require_choice
@@ -53,6 +53,7 @@ def tokenizer_file(recipe: TokenizerRecipe) -> Path:
     return path
 
 
+@lru_cache(maxsize=4)
 def tokenizer_digest(content: bytes) -> str:
     """Hash the content of a tokenizer file, as the fingerprint takes it."""
     return blake2b(content, digest_size=16).hexdigest()
@@ -66,6 +67,20 @@ def load_reference(recipe: TokenizerRecipe) -> Tokenizer:
     """
     path = tokenizer_file(recipe)
     return _load(recipe, path, path.read_bytes(), "auto", reference=True)
+
+
+def load_vocabulary(recipe: TokenizerRecipe) -> Tokenizer:
+    """Load what answers for the recipe's vocabulary: the reference, or what stands in for it.
+
+    A process that has found fastokens equal loads it to encode, and the reference for nothing else.
+
+    Raises:
+        RecipeError: there is no usable file.
+    """
+    path = tokenizer_file(recipe)
+    content = path.read_bytes()
+    stands_in = not _has_ranks(recipe, path, content) and is_admitted(content)
+    return load_tokenizer(recipe, backend="fastokens") if stands_in else load_reference(recipe)
 
 
 def load_tokenizer(

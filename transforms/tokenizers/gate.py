@@ -8,6 +8,7 @@ user's cache folder, by what it depends on.
 import json
 import platform
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -54,6 +55,11 @@ def fastokens_refusal(content: bytes, *, name: str) -> str | None:
     if key not in _known:
         _known[key] = _layout_refusal(content, name) or _encoding_refusal(content, key, name)
     return _known[key]
+
+
+def is_admitted(content: bytes) -> bool:
+    """Say whether this process knows already that fastokens may encode a file."""
+    return _known.get(_verdict_key(content), "") is None
 
 
 def _layout_refusal(content: bytes, name: str) -> str | None:
@@ -128,10 +134,16 @@ def _slice(encoded: tuple[Any, Any], place: int) -> list[int]:
     return found
 
 
+@lru_cache(maxsize=4)
+def _content_digest(content: bytes) -> bytes:
+    """Hash a file once in a process: it has megabytes."""
+    return blake2b(content).digest()
+
+
 def _verdict_key(content: bytes) -> str:
     """Name everything that a verdict depends on."""
     digest = blake2b(digest_size=16)
-    digest.update(blake2b(content).digest())
+    digest.update(_content_digest(content))
     parts = ["fastokens", "tokenizers"]
     facts = [_version(part) for part in parts] + [_library(), _processor(), str(PROBE_VERSION)]
     digest.update(json.dumps(facts).encode())

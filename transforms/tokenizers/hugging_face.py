@@ -2,7 +2,7 @@
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,17 @@ from tokenizers import Tokenizer as Backend
 from zephon_beam.errors import RecipeError
 
 Array = npt.NDArray[Any]
+
+
+def padding_id(
+    stored: Mapping[str, Any] | None, token_id: Callable[[str], int | None]
+) -> int | None:
+    """Return the padding id that a file stores, or that of a token named like a padding token."""
+    found = (stored or {}).get("pad_id")
+    if isinstance(found, int):
+        return found
+    named = (token_id(token) for token in ("<|pad|>", "<pad>", "[PAD]"))
+    return next((token for token in named if token is not None), None)
 
 
 class HuggingFaceTokenizer:
@@ -46,7 +57,7 @@ class HuggingFaceTokenizer:
         self._backend.encode_special_tokens = not allow_special
         ids = self._backend.get_vocab(with_added_tokens=True).values()
         self._vocab_size = max(ids, default=-1) + 1
-        self._pad = (description.get("padding") or {}).get("pad_id")
+        self._padding = description.get("padding")
 
     @property
     def vocab_size(self) -> int:
@@ -56,10 +67,7 @@ class HuggingFaceTokenizer:
     @property
     def pad_id(self) -> int | None:
         """The padding id that the file names, or that of a token named like a padding token."""
-        if isinstance(self._pad, int):
-            return self._pad
-        named = (self.token_id(token) for token in ("<|pad|>", "<pad>", "[PAD]"))
-        return next((token for token in named if token is not None), None)
+        return padding_id(self._padding, self.token_id)
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token's text, None if there is no such token."""

@@ -9,7 +9,13 @@ import pytest
 
 from pipelines.demo_corpus import TOKENIZER_FILE
 from tests.tokenizer_files import GPT2_PATTERN, encoded, layout, rank_lines, split_layout
-from transforms.tokenizers.backends import choose_backend, load_reference, load_tokenizer
+from transforms.tokenizers import gate
+from transforms.tokenizers.backends import (
+    choose_backend,
+    load_reference,
+    load_tokenizer,
+    load_vocabulary,
+)
 from transforms.tokenizers.fast_tokens import FastTokenizer
 from transforms.tokenizers.hugging_face import HuggingFaceTokenizer
 from transforms.tokenizers.tiktoken_ranks import TiktokenTokenizer
@@ -59,6 +65,20 @@ def test_hf_is_taken_when_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(load_tokenizer(DEMO, backend="hf"), HuggingFaceTokenizer)
     assert isinstance(load_reference(DEMO), HuggingFaceTokenizer)
     assert caplog.records == []
+
+
+def test_the_reference_is_not_loaded_for_the_vocabulary_alone(
+    unknown: TokenizerRecipe, ranks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the gate opened for it, which takes longer."""
+    monkeypatch.setattr(gate, "_known", {})
+    assert isinstance(load_vocabulary(DEMO), HuggingFaceTokenizer)
+    choose_backend(DEMO, "auto")
+    choose_backend(unknown, "auto")
+    assert isinstance(load_vocabulary(DEMO), FastTokenizer)
+    assert isinstance(load_vocabulary(unknown), HuggingFaceTokenizer)
+    with_pattern = TokenizerRecipe(path=str(ranks), pattern=GPT2_PATTERN, special=SPECIAL)
+    assert isinstance(load_vocabulary(with_pattern), TiktokenTokenizer)
 
 
 def _load(recipe: TokenizerRecipe, backend: str) -> object:

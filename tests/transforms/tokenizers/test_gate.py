@@ -95,12 +95,19 @@ def test_admitted_files_encode_equally(name: str, allow_special: bool, texts: li
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_vocabulary_is_that_of_the_reference() -> None:
+@pytest.mark.parametrize("name", known_layouts())
+def test_the_vocabulary_is_that_of_the_reference(name: str) -> None:
     """Sizes, ids and padding do not depend on the backend."""
-    reference, fast = PAIRS["demo", False]
-    assert fast.vocab_size == reference.vocab_size == 8192
-    assert fast.pad_id == reference.pad_id == 1
-    assert fast.token_id("<|endoftext|>") == 0
+    reference, fast = PAIRS[name, False]
+    assert fast.vocab_size == reference.vocab_size
+    assert fast.pad_id == reference.pad_id == (1 if name == "demo" else None)
+    description = known_layouts()[name]
+    added = [token["content"] for token in description["added_tokens"]]
+    tokens = [*description["model"]["vocab"], *added, "no such token"]
+    assert [fast.token_id(token) for token in tokens] == [
+        reference.token_id(token) for token in tokens
+    ]
+    assert fast.token_id("<|endoftext|>") == (0 if name == "demo" else fast.vocab_size - 3)
     assert fast.token_id("no such token") is None
 
 
