@@ -93,14 +93,14 @@ class ShardMedia:
             self._mask[row, start : start + len(tokens)] = 0
 
     def finish(self) -> Samples:
-        """Return the rows with their media."""
+        """Return the rows with their media, of which nothing is kept here."""
         items = sorted(self._items, key=lambda placed: placed[:2])
         counts = np.bincount([row for row, _, _ in items], minlength=len(self._samples))
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
         facts = [_facts(place, decoded) for _, place, decoded in items]
         values = np.array(facts, np.int64).reshape(len(items), len(ITEM_COLUMNS))
         grids = [decoded.item.grid for _, _, decoded in items]
-        pixels = [decoded.pixels.reshape(-1) for _, _, decoded in items]
+        self._items.clear()
         media = MediaColumns(
             offsets=offsets.astype(np.int64),
             items={
@@ -108,7 +108,7 @@ class ShardMedia:
                 for column, (name, dtype) in enumerate(ITEM_COLUMNS.items())
             },
             grids=np.array(grids, np.int32).reshape(-1, 3),
-            pixels=np.concatenate([np.zeros(0, np.uint8), *pixels]),
+            pixels=_joined_pixels(items),
         )
         samples = self._samples
         return Samples(
@@ -118,6 +118,20 @@ class ShardMedia:
             loss_mask=self._mask,
             media=media,
         )
+
+
+def _joined_pixels(items: list[_Placed]) -> Array:
+    """Put the pixels of items behind each other, and let go of each item on the way.
+
+    A shard's pixels may be hundreds of megabytes, so they are not held twice.
+    """
+    joined = np.empty(sum(decoded.pixels.size for _, _, decoded in items), np.uint8)
+    stop = len(joined)
+    while items:
+        pixels = items.pop()[2].pixels.reshape(-1)
+        joined[stop - len(pixels) : stop] = pixels
+        stop -= len(pixels)
+    return joined
 
 
 def _facts(place: int, decoded: DecodedItem) -> tuple[int, ...]:
