@@ -58,6 +58,11 @@ def execute(args: argparse.Namespace) -> int:
             f"samples before {count(report.first_sample)} were deleted on purpose; the digest "
             "begins there"
         )
+    if any(fault.startswith(("shards/", "state/")) for fault in report.faults):
+        write_line(
+            "to mend: delete the shards and lane states that are named, and run the recipe again, "
+            "which makes the same bytes"
+        )
     write_line(f"stream digest: {report.stream_digest or 'none'}")
     return 0 if report.ok else 1
 

@@ -254,15 +254,18 @@ def test_what_a_killed_replacer_leaves_is_removed_and_what_is_being_written_is_n
     with subprocess.Popen(
         [*words, "SIGSTOP"], env=environment, stdout=subprocess.PIPE, text=True
     ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline()
-        assert len(files(store)) == 2
-        assert store.remove_strays(only_count=True) == 1
-        assert len(files(store)) == 2
-        assert store.remove_strays() == 1
-        assert store.remove_strays() == 0
-        writer.send_signal(signal.SIGCONT)
-        assert writer.wait(60) == 0
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline()
+            assert len(files(store)) == 2
+            assert store.remove_strays(only_count=True) == 1
+            assert len(files(store)) == 2
+            assert store.remove_strays() == 1
+            assert store.remove_strays() == 0
+            writer.send_signal(signal.SIGCONT)
+            assert writer.wait(60) == 0
+        finally:
+            writer.kill()
     assert files(store) == ["consumers/x"]
     assert store.get("consumers/x") == b"content"
 
