@@ -5,6 +5,7 @@ other programs read shards by them. Digests are *logical*: they cover the values
 not the file's bytes, so a shard stored with another codec has the same digest.
 """
 
+import io
 from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -378,11 +379,12 @@ def _header(schema: Any, name: str) -> ShardHeader:
 
 
 def _encode_batch(batch: Any, codec: str | None) -> bytes:
-    sink = pa.BufferOutputStream()
+    # Arrow's own stream grows and shrinks by copying, and its content would be another copy.
+    sink = io.BytesIO()
     options = pa.ipc.IpcWriteOptions(compression=codec)
     with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    return sink.getvalue()
 
 
 def _rows_column(values: Array) -> Any:
