@@ -32,6 +32,7 @@ _TALKATIVE = (
     "apache_beam.runners.common",
     "apache_beam.runners.worker.sdk_worker",
     "apache_beam.runners.worker.data_plane",
+    "apache_beam.runners.dataflow.dataflow_runner",
     "apache_beam.runners.portability.fn_api_runner.fn_runner",
     "apache_beam.runners.portability.local_job_service",
     "apache_beam.runners.portability.portable_runner",

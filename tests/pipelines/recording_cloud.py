@@ -1,11 +1,13 @@
 """A loopback server that stands for Cloud Storage and Dataflow and records what it is given.
 
-Whoever has set `execute` also gets every job run, the way a service would: from what was staged.
+Whoever has set `execute` also gets every job run, the way a service would: from what was staged;
+and with an error of a worker the job fails, and the error is among its messages.
 """
 
 import base64
 import json
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +28,8 @@ class RecordingCloud(ThreadingHTTPServer):
         self.jobs: list[dict[str, Any]] = []
         self.execute: Callable[[dict[str, Any]], None] = lambda _job: None
         self.objects: dict[str, bytes] = {}
+        self.failure: str | None = None
+        """What the last job has failed with."""
         self.address = f"http://localhost:{self.server_address[1]}"
 
     def staged(self, name: str) -> bytes:
@@ -45,7 +49,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Say that buckets exist and objects do not, and that jobs are done."""
         path = urlsplit(self.path).path
         if "/jobs/" in path:
-            self._answer({"jobMessages": []} if path.endswith("messages") else _DONE)
+            failure = self.server.failure
+            messages = [_message(failure)] if failure else []
+            ended = _job("FAILED" if failure else "DONE")
+            self._answer({"jobMessages": messages} if path.endswith("messages") else ended)
         elif "/o/" in path:
             self._answer({"error": {"code": 404}}, 404)
         else:
@@ -56,8 +63,12 @@ class _Handler(BaseHTTPRequestHandler):
         body, address = self._body(), urlsplit(self.path)
         if address.path.endswith("/jobs"):
             self.server.jobs.append(json.loads(body))
-            self.server.execute(self.server.jobs[-1])
-            self._answer(_DONE)
+            try:
+                self.server.execute(self.server.jobs[-1])
+            except Exception:  # noqa: BLE001 - as in a worker, whose traceback the service shows
+                self.server.failure = traceback.format_exc()
+            # What has failed would not be asked about again.
+            self._answer(_job("PENDING" if self.server.failure else "DONE"))
         else:
             name = json.loads(body)["name"]
             place = f"{self.server.address}{address.path}?upload_id=1&name={name}"
@@ -85,7 +96,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-_DONE = {"id": "job-1", "projectId": "p", "location": "r", "currentState": "JOB_STATE_DONE"}
+def _job(state: str) -> dict[str, str]:
+    return {
+        "id": "job-1",
+        "projectId": "p",
+        "location": "r",
+        "currentState": f"JOB_STATE_{state}",
+    }
+
+
+def _message(text: str) -> dict[str, str]:
+    return {
+        "id": "message-1",
+        "time": "2026-01-01T00:00:00Z",
+        "messageText": text,
+        "messageImportance": "JOB_MESSAGE_ERROR",
+    }
 
 
 @contextmanager

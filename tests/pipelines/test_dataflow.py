@@ -4,15 +4,20 @@ Every submission is a real one of Beam's Dataflow runner, to a server of the tes
 """
 
 import re
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from apache_beam.coders import Coder
+from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.dataflow import dataflow_runner
 from apache_beam.runners.pipeline_context import PipelineContext
 
 from pipelines.advance import run_advance
@@ -21,11 +26,18 @@ from pipelines.engine_defaults import STATE_CACHE_MB
 from pipelines.engines.software import BEAM_VERSION
 from pipelines.options import parse_beam_options
 from pipelines.recipe_file import load_recipe
-from tests.pipelines.dataflow_jobs import IMAGE, cloud_flags, enter_cloud, staged_graph
+from tests.pipelines.dataflow_jobs import (
+    IMAGE,
+    cloud_flags,
+    enter_cloud,
+    run_job,
+    staged_graph,
+)
 from tests.pipelines.recording_cloud import RecordingCloud, recording_cloud
-from tests.pipelines.small_streams import SmallStream, run
+from tests.pipelines.small_streams import SmallStream, run, write_recipe
 from transforms.lane_messages import LaneMessageCoder
 from transforms.stream_job import StreamJob
+from zephon_beam.errors import BadRecordError
 from zephon_beam.layout import plan_name
 from zephon_beam.manifest import read_manifest
 from zephon_beam.position import read_plan
@@ -233,3 +245,27 @@ def test_the_size_of_a_job_does_not_grow_with_files_or_chunks(
     assert sum(dataset.chunk_count for dataset in manifest.datasets) == datasets * files
     graph = staged_graph(cloud)
     assert len(cloud.staged("job")) + graph.ByteSize() < LARGEST_JOB_BYTES / 100
+
+
+def test_what_a_worker_met_is_one_line(
+    cloud: RecordingCloud,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is in a message of the failed job, as a traceback, and is told as if raised here."""
+    shutil.copytree(corpus, tmp_path / "corpus")
+    damaged = tmp_path / "corpus" / "prose" / "part-1.jsonl"
+    lines = damaged.read_text().splitlines(keepends=True)
+    damaged.write_text("".join([*lines[:4], "{" + lines[4], *lines[5:]]))
+    recipe = write_recipe(tmp_path / "corpus" / "recipe.yaml", finite=True)
+    cloud.execute = lambda job: run_job(cloud, job, python_urns.EMBEDDED_PYTHON, "")
+    # Beam looks at a job every five seconds.
+    patient = SimpleNamespace(sleep=lambda _secs: time.sleep(0.01), time=time.time)
+    monkeypatch.setattr(dataflow_runner, "time", patient)
+    with pytest.raises(BadRecordError, match=r"part-1\.jsonl.*line 5") as caught:
+        run(recipe, tmp_path / "stream", options=cloud_flags(cloud))
+    assert "\n" not in str(caught.value)
+    assert "Traceback" in str(cloud.failure)
+    assert not [text for text in caplog.messages if "Traceback" in text]

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 import pytest
+from apache_beam.options.pipeline_options import DirectOptions
 
 from pipelines.advance_size import (
     LEAST_BYTES,
@@ -60,7 +61,8 @@ def test_sizes_are_as_stated() -> None:
     assert f"{MEMORY_ELSEWHERE // (1024 * MIB)} GiB" in PAGE
     assert parse_byte_size("drain", rows["--drain-bytes"].strip()) == DEFAULT_DRAIN_BYTES
     assert int(rows["--max_cache_memory_usage_mb"]) == STATE_CACHE_MB
-    assert int(rows["--direct_num_workers"]) == 1
+    workers = parse_beam_options([]).view_as(DirectOptions).direct_num_workers
+    assert int(rows["--direct_num_workers"]) == workers
 
 
 def test_the_self_test_covers_what_is_said() -> None:
