@@ -38,7 +38,6 @@ from zephon_beam.polls import Supplier
 from zephon_beam.supplied import Supplied, decode_supplied, encode_supplied
 from zephon_beam.supply import LaneHead, SupplyPlanner
 
-POLL_SECS = 0.5
 _MICROS_PER_ROUND = 100_000
 _DEMAND_SECS = 1.0
 """Between two looks at the consumers, which all lanes of a worker share."""
@@ -54,7 +53,13 @@ class SupplyEndlessly(beam.PTransform[Any, Any]):
     """
 
     def __init__(
-        self, job: StreamJob, *, window_bytes: int, lookahead: int, until_samples: int | None
+        self,
+        job: StreamJob,
+        *,
+        window_bytes: int,
+        lookahead: int,
+        until_samples: int | None,
+        poll_secs: float,
     ) -> None:
         """Supply the lanes of `job`.
 
@@ -63,9 +68,10 @@ class SupplyEndlessly(beam.PTransform[Any, Any]):
             window_bytes: source bytes under way to one lane, roughly.
             lookahead: samples to keep ahead of the slowest consumer.
             until_samples: complete samples beyond which none is wanted, None without a limit.
+            poll_secs: between two polls of a lane.
         """
         super().__init__()
-        self._poll = _PollLane(job, window_bytes, lookahead, until_samples)
+        self._poll = _PollLane(job, window_bytes, lookahead, until_samples, poll_secs)
 
     def expand(self, lanes: PCollection[Any]) -> PCollection[Any]:
         """Poll for each lane."""
@@ -182,9 +188,15 @@ _ROUNDS = beam.DoFn.WatermarkEstimatorParam(_RoundEstimators())
 
 class _PollLane(beam.DoFn, RestrictionProvider):
     def __init__(
-        self, job: StreamJob, window_bytes: int, lookahead: int, until_samples: int | None
+        self,
+        job: StreamJob,
+        window_bytes: int,
+        lookahead: int,
+        until_samples: int | None,
+        poll_secs: float,
     ) -> None:
         self._job = job
+        self._poll_secs = poll_secs
         self._window_bytes = window_bytes
         self._lookahead = lookahead
         self._until_samples = until_samples
@@ -236,7 +248,7 @@ class _PollLane(beam.DoFn, RestrictionProvider):
             yield TimestampedValue((lane, item), number)  # type: ignore[misc]
         rounds.end()
         if not poll.supplied.stopped:
-            tracker.defer_remainder(Duration(POLL_SECS))
+            tracker.defer_remainder(Duration(self._poll_secs))
 
     def _supplier(self, lane: int) -> Supplier:
         if lane not in self._suppliers:

@@ -324,6 +324,22 @@ def test_a_lane_that_says_nothing_is_nudged_ever_more_rarely_and_then_regularly(
     assert nudges == [2, 4, 8, 16, 32, 64, 96, 128]
 
 
+@pytest.mark.parametrize("kind", ["missing", "damaged", "oldest", "undone"])
+def test_a_lane_whose_last_word_is_lost_is_asked_again(kind: str) -> None:
+    """Nothing is on its way to it, so it would say nothing by itself."""
+    job = Job(World([[40] * 9], passes=None, weights=[1], interleave=2))
+    job.go_on(lambda: len(job.drafts) >= 4)
+    saved = job.save()
+    job.go_on(lambda: len(job.drafts) >= 12)
+    undone = job.progress
+    job.restore(saved)
+    job.deliver([1] * len(job.on_the_way))
+    job.drain(is_lost=True)
+    oldest = job.published[0]
+    job.progress = {"missing": None, "damaged": b"{", "oldest": oldest, "undone": undone}[kind]
+    job.go_on(lambda: len(job.drafts) >= 30)
+
+
 @pytest.mark.parametrize("mark", ["advance", "lane"])
 def test_advice_of_another_job_or_lane_gives_no_credit(mark: str) -> None:
     """As of an earlier endless job, which was further in other supply."""
