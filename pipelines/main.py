@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "compute a stream from a recipe, or go on with it",
     "demo": "build a small stream and read it, to see how it works",
     "inspect": "sum up a stream: samples, tokens, padding, shares",
+    "diff": "find the first sample in which two streams differ, and why",
     "trace": "say which documents a sample or a step holds",
     "fork": "begin a new stream with a new recipe where another one is",
     "gc": "delete the shards that no trainer's checkpoint needs",

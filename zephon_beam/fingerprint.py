@@ -155,27 +155,35 @@ def differences(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]
         Lines such as `datasets.web.weight: the stream has "0.7", the recipe now has "0.8"`;
         empty if the identities are equal.
     """
+    return [
+        f"{field}: the stream has {old}, the recipe now has {new}"
+        for field, old, new in differing_fields(old_identity, new_identity)
+    ]
+
+
+def differing_fields(
+    old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]
+) -> list[tuple[str, str, str]]:
+    """Return (field, old value, new value) where two identities differ, values as JSON text.
+
+    A value that is not there is `nothing`.
+    """
     old, new = map(_restore_later_defaults, (old_identity, new_identity))
     return list(_compare("", old, new))
 
 
-def _compare(path: str, old: Any, new: Any) -> list[str]:
+def _compare(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        lines = []
         if path == "datasets" and list(old) != list(new) and set(old) == set(new):
-            lines.append(_line("order of datasets", list(old), list(new)))
+            yield "order of datasets", _spell(list(old)), _spell(list(new))
         for key in [*old, *(key for key in new if key not in old)]:
             inner = f"{path}.{key}" if path else key
-            lines += _compare(inner, old.get(key, _ABSENT), new.get(key, _ABSENT))
-        return lines
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = enumerate(zip(old, new, strict=True))
-        return [line for i, (a, b) in pairs for line in _compare(f"{path}[{i}]", a, b)]
-    return [] if old == new and type(old) is type(new) else [_line(path, old, new)]
-
-
-def _line(path: str, old: Any, new: Any) -> str:
-    return f"{path}: the stream has {_spell(old)}, the recipe now has {_spell(new)}"
+            yield from _compare(inner, old.get(key, _ABSENT), new.get(key, _ABSENT))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for place, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _compare(f"{path}[{place}]", one, other)
+    elif old != new or type(old) is not type(new):
+        yield path, _spell(old), _spell(new)
 
 
 _ABSENT = object()

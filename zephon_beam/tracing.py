@@ -1,7 +1,7 @@
 """Tracing samples back to the documents that they were made of."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,13 @@ from zephon_beam.layout import catalog_name, shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.retained import first_retained_sample
 from zephon_beam.sample_order import SampleOrder
-from zephon_beam.shard import Samples, decode_shard
+from zephon_beam.shard import SEGMENT_COLUMNS, Samples, decode_shard
 from zephon_beam.sources.locators import decode_locator
 from zephon_beam.store.base import Store, is_remote
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
+class StoredSample:
     """A sample in its shard."""
 
     samples: Samples
@@ -26,6 +26,13 @@ class _Row:
     shard: str
     lane: int
     index: int
+
+    def column(self, name: str) -> list[int]:
+        """Return the values of the sample's segments."""
+        bounds = self.samples.segment_offsets
+        first, last = int(bounds[self.row]), int(bounds[self.row + 1])
+        values: list[int] = self.samples.segments[name][first:last].tolist()
+        return values
 
 
 class SampleTracer:
@@ -40,6 +47,8 @@ class SampleTracer:
         self._order: SampleOrder = global_order(lanes)
         self.complete_samples = self._order.complete_prefix([lane.committed for lane in lanes])
         """Length of the gapless global prefix."""
+        self.total = self._order.total
+        """Samples of the whole stream, None while a lane has not ended."""
         self.first_sample = first_retained_sample(
             self._order, [lane.first for lane in lanes], manifest.samples_per_shard
         )
@@ -67,11 +76,20 @@ class SampleTracer:
                 f"ones of {self._store.uri!r}, got [{first}, {last}); name others, or run the "
                 "recipe to have more"
             )
-        lanes, indices = self._order.locate(first, last)
-        places = zip(range(first, last), lanes.tolist(), indices.tolist(), strict=True)
-        return [self._describe(sample, self._row(lane, index)) for sample, lane, index in places]
+        found = self.stored(first, last)
+        return [self._describe(sample, stored) for sample, stored in enumerate(found, first)]
 
-    def _row(self, lane: int, index: int) -> _Row:
+    def stored(self, first: int, last: int) -> Iterator[StoredSample]:
+        """Yield samples [first, last), which must exist, as they are stored.
+
+        Raises:
+            CorruptObjectError: a shard is missing or damaged.
+        """
+        lanes, indices = self._order.locate(first, last)
+        for lane, index in zip(lanes.tolist(), indices.tolist(), strict=True):
+            yield self._row(lane, index)
+
+    def _row(self, lane: int, index: int) -> StoredSample:
         size = self._manifest.samples_per_shard
         name = shard_name(lane, index // size)
         if lane not in self._opened or self._opened[lane][0] != name:
@@ -84,13 +102,10 @@ class SampleTracer:
                 ) from error
             self._opened[lane] = name, samples
         shard, samples = self._opened[lane]
-        return _Row(samples=samples, row=index % size, shard=shard, lane=lane, index=index)
+        return StoredSample(samples=samples, row=index % size, shard=shard, lane=lane, index=index)
 
-    def _describe(self, sample: int, found: _Row) -> dict[str, Any]:
-        bounds = found.samples.segment_offsets
-        mine = slice(int(bounds[found.row]), int(bounds[found.row + 1]))
-        columns = {name: column[mine] for name, column in found.samples.segments.items()}
-        values = {name: column.tolist() for name, column in columns.items()}
+    def _describe(self, sample: int, found: StoredSample) -> dict[str, Any]:
+        values = {name: found.column(name) for name in SEGMENT_COLUMNS}
         tokens = sum(values["segment_lengths"])
         return {
             "sample": sample,
@@ -100,10 +115,12 @@ class SampleTracer:
             "row": found.row,
             "tokens": tokens,
             "padding": self._manifest.seq_len - tokens,
-            "documents": [self._document(values, place) for place in range(mine.stop - mine.start)],
+            "documents": [
+                self._document(values, place) for place in range(len(values["segment_starts"]))
+            ],
         }
 
-    def _document(self, columns: dict[str, Sequence[int]], place: int) -> dict[str, Any]:
+    def _document(self, columns: dict[str, list[int]], place: int) -> dict[str, Any]:
         number = columns["source_dataset"][place]
         catalog = self._catalog(number)
         dataset = self._manifest.datasets[number]
