@@ -224,6 +224,10 @@ class Proxy:
         self.upstream = upstream
         self.requests: list[str] = []
         """Method and path of every request, in the order of arrival; `#` and the uploaded name."""
+        self.authorizations: list[str] = []
+        """What requests say of who they are from."""
+        self.fault_of: dict[str, str] = {}
+        """Faults of uploads of objects whose names end so, besides those of `fail`."""
         self._faults: Iterator[str] = iter(())
         self._methods: tuple[str, ...] = ()
         self._lock = Lock()
@@ -243,6 +247,9 @@ class Proxy:
         """Note a request; return the fault that it meets."""
         with self._lock:
             self.requests.append(f"{method} {path}")
+            for name, fault in self.fault_of.items():
+                if method in ("PUT", "POST") and path.endswith(name):
+                    return fault
             if self._methods and method not in self._methods:
                 return ""
             return next(self._faults, "")
@@ -281,6 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Pass a request on, or answer it with a fault."""
         proxy: Proxy = self.server.proxy  # type: ignore[attr-defined]
         body = self._body()
+        proxy.authorizations.append(self.headers.get("Authorization", ""))
         fault = proxy.note(self.command, _path_and_name(self.path, body))
         if fault == "reset":
             self._break()

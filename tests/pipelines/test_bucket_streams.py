@@ -201,6 +201,55 @@ def test_two_runs_at_once_make_one_stream(gcs: str, narrow: SmallStream) -> None
     assert bucket_tree(f"{gcs}/s") == narrow.tree
 
 
+TALKATIVE = """
+import logging, sys, traceback
+logging.basicConfig(level=1)
+from pipelines.run import run_stream
+from zephon_beam.store.base import open_store
+recipe, stream = sys.argv[1:]
+print(run_stream(recipe, stream))
+for name in ("refused", "failed"):
+    try:
+        open_store(stream).put_if_absent(name, b"1")
+    except OSError:
+        traceback.print_exc()
+"""
+
+
+def test_no_credential_is_ever_told(s3: str) -> None:
+    """With every logger at its most talkative, in errors with their causes, and in what is stored.
+
+    The Google Cloud Storage of these tests takes requests without any.
+    """
+    stream = f"{s3}/s"
+    secrets = {f"AWS_{name}": f"{name.lower()}-9f2c41" for name in SECRETS}
+    given = {**environment(), **secrets, "RUST_LOG": "trace", "RUST_BACKTRACE": "1"}
+    with proxy_before(os.environ["AWS_ENDPOINT"]) as proxy:
+        # The names say which fault an upload meets.
+        proxy.fault_of = {"refused": "403", "failed": "400"}
+        words = [sys.executable, "-c", TALKATIVE, str(RECIPE), stream]
+        done = subprocess.run(
+            words,
+            env={**given, "AWS_ENDPOINT": proxy.address},
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        assert secrets["AWS_ACCESS_KEY_ID"] in proxy.authorizations[0]
+    told = done.stdout + done.stderr
+    assert b"'finished': True" in told
+    assert b"DEBUG" in told
+    assert told.count(b"StoreError: store must be able to create") == 2
+    store = open_store(stream)
+    stored = b"".join(store.get(name) for name in store.list(""))
+    for secret in (*secrets.values(), "Authorization", "Signature"):
+        assert secret.encode() not in told
+        assert secret.encode() not in stored
+
+
+SECRETS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
+
+
 def test_a_run_that_is_killed_goes_on(gcs: str, narrow: SmallStream) -> None:
     """At several moments, told by what it has stored."""
     stream = f"{gcs}/s"
