@@ -31,7 +31,8 @@ def inspect_stream(uri: str, *, by_states: bool = False) -> dict[str, Any]:
             shard is read, however long the stream, and `bytes` stays 0.
 
     Returns:
-        JSON-able facts. name, fingerprint, lanes, seq_len, samples_per_shard; samples: in
+        JSON-able facts. name, fingerprint, origin: of a fork {stream, fingerprint, at_sample},
+        else None; lanes, seq_len, samples_per_shard; samples: in
         committed shards; complete_samples: length of the gapless global prefix; tokens: without
         padding; padding_fraction: of all places in rows; finished: whether every lane has ended
         and all its shards exist; first_sample: from which on no shard was deleted; shards, bytes:
@@ -68,6 +69,7 @@ def inspect_stream(uri: str, *, by_states: bool = False) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "fingerprint": manifest.fingerprint,
+        "origin": _describe_origin(manifest),
         "lanes": manifest.lanes,
         "seq_len": manifest.seq_len,
         "samples_per_shard": manifest.samples_per_shard,
@@ -173,6 +175,13 @@ def _sum_counters(
             total.dropped_tokens += part.dropped_tokens
             total.quarantined_documents += part.quarantined_documents
     return sums
+
+
+def _describe_origin(manifest: Manifest) -> dict[str, Any] | None:
+    origin = manifest.origin
+    if origin is None:
+        return None
+    return {name: getattr(origin, name) for name in ("stream", "fingerprint", "at_sample")}
 
 
 def _describe_datasets(

@@ -39,6 +39,7 @@ def _write_text(found: dict[str, Any]) -> None:
         {
             "name": found["name"],
             "fingerprint": found["fingerprint"],
+            **_fork_of(found["origin"]),
             "lanes": f"{count(found['lanes'])}, of {shortest} to {longest} samples",
             "seq_len": f"{count(found['seq_len'])} tokens a sample",
             "samples": f"{count(found['samples'])}, complete: {count(found['complete_samples'])}"
@@ -67,3 +68,9 @@ def _write_text(found: dict[str, Any]) -> None:
             for name, entry in found["datasets"].items()
         ],
     )
+
+
+def _fork_of(origin: dict[str, Any] | None) -> dict[str, str]:
+    if origin is None:
+        return {}
+    return {"fork of": f"{origin['stream']} at sample {count(origin['at_sample'])}"}

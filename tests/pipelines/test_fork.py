@@ -490,3 +490,41 @@ def test_an_unfinished_fork_of_another_sample_is_refused(
     (tmp_path / "s" / "stream.json").unlink()
     with pytest.raises(DriftError, match="holds the beginning of another fork"):
         fork_stream(endless.folder, recipe, tmp_path / "s", at_sample=51)
+
+
+def test_forks_from_and_into_buckets_are_the_same(
+    finite: SmallStream, gcs: str, tmp_path: Path
+) -> None:
+    """Of a stream in a bucket, in a bucket, and in a folder."""
+    recipe = write_recipe(
+        finite.recipe.parent / "bucket.yaml",
+        finite=True,
+        changes=[("seq_len: 128", "seq_len: 300")],
+    )
+    copied = open_store(f"{gcs}/old")
+    for path in finite.folder.rglob("*"):
+        if path.is_file() and "carry" not in path.parts:
+            copied.put_if_absent(path.relative_to(finite.folder).as_posix(), path.read_bytes())
+    digests = set()
+    for older, stream in (
+        (str(finite.folder), str(tmp_path / "s")),
+        (str(finite.folder), f"{gcs}/s"),
+        (f"{gcs}/old", f"{gcs}/t"),
+    ):
+        facts = fork_stream(older, recipe, stream, at_sample=55)
+        run(recipe, stream)
+        digests.add((facts["fingerprint"], verify_stream(stream).stream_digest))
+        origin = {key: facts["origin"][key] for key in ("fingerprint", "at_sample", "stream")}
+        assert inspect_stream(stream)["origin"] == origin
+        assert verify_stream(stream).ok
+    assert len(digests) == 1
+
+
+def test_inspect_names_what_a_stream_was_forked_from(
+    fork: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line of its own, which other streams do not have."""
+    assert main(["inspect", str(fork[1])]) == 0
+    assert "older at sample 77\n" in capsys.readouterr().out
+    origin = inspect_stream(str(fork[1]))["origin"]
+    assert sorted(origin) == ["at_sample", "fingerprint", "stream"]
