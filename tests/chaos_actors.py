@@ -118,6 +118,8 @@ def train(
             temporary = saved.with_suffix(".new")
             temporary.write_text(json.dumps(state))
             temporary.replace(saved)
+            notes.write(f"saved {reader.step}\n")
+            notes.flush()
             if name and step % _STEPS_PER_PIN == 0:
                 reader.acknowledge(state)
         if name:
@@ -165,13 +167,16 @@ def check_notes(folder: Path, expected: list[str]) -> int:
     Returns:
         How often it was started.
     """
-    starts, following, seen = 0, 0, 0
+    starts, following, seen, saved = 0, 0, 0, 0
     for line in (folder / "notes").read_text().splitlines():
         word, value = line.split()
         if word == "from":
-            # Where it was before, or one step less: it died before its checkpoint.
-            assert seen - 1 <= int(value) <= seen, (folder, line, seen)
+            # At its last checkpoint, which it may not have lived to note, or never written.
+            assert saved <= int(value) <= seen, (folder, line, saved, seen)
             starts, following = starts + 1, int(value)
+            continue
+        if word == "saved":
+            saved = int(value)
             continue
         assert int(word) == following, (folder, line, following)
         assert value == expected[following], (folder, line)

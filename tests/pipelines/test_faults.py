@@ -402,6 +402,12 @@ def remove_newest_shards(project: Project) -> None:
         max(lane.iterdir()).unlink()
 
 
+def empty_newest(project: Project, kind: str) -> None:
+    """Leave nothing of the newest shard or state of each lane but its name."""
+    for lane in project.objects(f"{kind}/*"):
+        max(lane.iterdir()).write_bytes(b"")
+
+
 HEALED: dict[str, Change] = {
     "carries cut off": lambda p: damage(p, "carry/*/*", lambda data: data[: len(data) // 2]),
     "carries emptied": lambda p: damage(p, "carry/*/*", lambda _: b""),
@@ -416,6 +422,10 @@ HEALED: dict[str, Change] = {
     ),
     "advice deleted": lambda p: remove(p, "progress"),
     "a hole": lambda p: remove(p, "shards/lane-00001/000000001.arrow"),
+    "a shard cut off": lambda p: damage(p, "shards/lane-00001/000000001.arrow", lambda d: d[:-9]),
+    "newest shards emptied": lambda p: empty_newest(p, "shards"),
+    "newest states emptied": lambda p: empty_newest(p, "state"),
+    "a state cut off": lambda p: damage(p, "state/lane-00000/000000002.avro", lambda d: d[:-1]),
 }
 
 
@@ -443,6 +453,13 @@ def remove_forged(project: Project) -> None:
     project.objects("shards/lane-00000/*")[-1].unlink()
 
 
+def with_other_row_groups(data: bytes) -> bytes:
+    """Return a catalog that says that the first row group has fewer rows than it has."""
+    rows, fewer = ((50).to_bytes(8, "little"), (40).to_bytes(8, "little"))
+    assert rows in data
+    return data.replace(rows, fewer, 1)
+
+
 REPAIRED: dict[str, tuple[Change, tuple[str, ...], Change]] = {
     "a forged shard": (
         forge,
@@ -457,6 +474,11 @@ REPAIRED: dict[str, tuple[Change, tuple[str, ...], Change]] = {
     "a catalog cut off": (
         lambda p: damage(p, "catalog/rows.arrow", lambda data: data[:50]),
         ("catalog/rows.arrow is corrupt", "order of its sources", "run the recipe into a new pl"),
+        lambda p: shutil.rmtree(p.stream),
+    ),
+    "a number in a catalog": (
+        lambda p: damage(p, "catalog/rows.arrow", with_other_row_groups),
+        ("catalog/rows.arrow is corrupt: digest", "order of its sources", "into a new place"),
         lambda p: shutil.rmtree(p.stream),
     ),
     "a catalog that is gone": (
