@@ -1,5 +1,6 @@
 """Streams in a bucket are those in a folder, object by object, whatever happens on the way."""
 
+import gzip
 import json
 import os
 import signal
@@ -11,12 +12,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pipelines.demo_corpus import TOKENIZER_FILE
 from pipelines.run import run_stream
+from tests.data_sets import tar_archive
 from tests.object_stores import proxy_before
 from tests.pipelines.small_streams import LANES, ROOT, SmallStream, environment
 from tests.pipelines.test_golden_stream import RECIPE, STREAM, TREE
+from tests.zephon_beam.sources.test_megatron import write_pair
 from zephon_beam import shard
 from zephon_beam.errors import DriftError, StoreError
 from zephon_beam.inspection import inspect_stream
@@ -134,6 +141,76 @@ def with_compression(folder: Path, compression: str) -> Path:
     recipe = folder / f"{compression}.yaml"
     recipe.write_text(f"{text}shard: {{compression: {compression}}}\n")
     return recipe
+
+
+FORMATS = """\
+name: formats
+lanes: 2
+seq_len: 64
+samples_per_shard: 8
+chunk_bytes: 16KiB
+tokenizer: {{path: {tokenizer}}}
+datasets:
+  lines: {{files: "{root}/d/*.jsonl", passes: 1}}
+  gzip: {{files: "{root}/d/*.jsonl.gz", passes: 1}}
+  zstd: {{files: "{root}/d/*.jsonl.zst", passes: 1}}
+  avro: {{files: "{root}/d/*.avro", passes: 1}}
+  parquet: {{files: "{root}/d/*.parquet", passes: 1}}
+  arrow: {{files: "{root}/d/*.arrow", passes: 1}}
+  stream: {{files: "{root}/d/stream/*.arrow", passes: 1}}
+  texts: {{files: "{root}/d/*.txt", format: text, passes: 1}}
+  archive: {{files: "{root}/d/*.tar", text: txt, passes: 1}}
+  ids: {{files: "{root}/d/*.pq", format: parquet, tokens: ids, passes: 1}}
+  megatron: {{files: "{root}/d/*.bin", format: megatron, passes: 1}}
+"""
+
+
+def write_every_format(folder: Path) -> None:
+    """Write documents in every format that there is."""
+    texts = [f"document {number} of many {'x' * (number % 57)}" for number in range(60)]
+    body = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    table = pa.table({"text": texts})
+    (folder / "stream").mkdir(parents=True)
+    (folder / "a.jsonl").write_bytes(body)
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(body, mtime=0))
+    (folder / "a.jsonl.zst").write_bytes(pa.compress(body, codec="zstd", asbytes=True))
+    schema = {"type": "record", "name": "d", "fields": [{"name": "text", "type": "string"}]}
+    with (folder / "a.avro").open("wb") as file:
+        fastavro.writer(file, schema, [{"text": text} for text in texts], sync_interval=500)
+    pq.write_table(table, folder / "a.parquet", row_group_size=7)
+    with pa.ipc.new_file(folder / "a.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    with pa.ipc.new_stream(folder / "stream" / "a.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    (folder / "a.txt").write_text(texts[0])
+    (folder / "b.txt").write_text(texts[1])
+    (folder / "a.tar").write_bytes(
+        tar_archive({f"{number:03d}.txt": text.encode() for number, text in enumerate(texts)})
+    )
+    ids = [[1 + (number + place) % 200 for place in range(9)] for number in range(60)]
+    pq.write_table(pa.table({"ids": ids}), folder / "a.pq", row_group_size=7)
+    write_pair(folder / "m.bin", [[row] for row in ids])
+
+
+@pytest.mark.parametrize("kind", ["gcs", "s3", "azure"])
+def test_sources_of_every_format_and_the_stream_may_be_in_a_bucket(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """The samples are those of local files in a local stream."""
+    bucket = request.getfixturevalue(kind)
+    write_every_format(tmp_path / "d")
+    copy_files(tmp_path / "d", f"{bucket}/d")
+    digests = []
+    for root in (str(tmp_path), bucket):
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(FORMATS.format(tokenizer=TOKENIZER_FILE, root=root))
+        facts = run_stream(recipe, f"{root}/s")
+        assert facts["finished"]
+        assert all(entry["tokens"] for entry in facts["datasets"].values())
+        report = verify_stream(f"{root}/s")
+        assert report.faults == ()
+        digests.append(report.stream_digest)
+    assert digests[0] == digests[1]
 
 
 def read_all(stream: str | Path, **options: Any) -> list[bytes]:
