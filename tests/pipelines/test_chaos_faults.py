@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 from pipelines.run import run_stream
-from tests.chaos_actors import check_notes, expected_notes, open_reader
+from tests.chaos_actors import check_notes, expected_notes, next_step, open_reader
 from tests.chaos_streams import digests, stray_files, tree, write_recipe
 from tests.forks import Forks, serve_forks
 from tests.object_stores import gcs_server, make_gcs_bucket, proxy_before
+from zephon_beam.consumers import read_consumers
+from zephon_beam.errors import StoreError
 from zephon_beam.store.base import open_store
 from zephon_beam.store.cache import CACHE_FOLDER
 from zephon_beam.verification import verify_stream
@@ -151,27 +153,33 @@ def test_a_disk_that_is_full(
 
 
 def test_a_trainer_on_a_full_disk_reads_on(
-    disk: tuple[Forks, Disk], whole: Whole, tmp_path: Path
+    disk: tuple[Forks, Disk], whole: Whole, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its position is told later; only what it must be sure of, a pin, is an error."""
     forks, small = disk
     said, stream = tmp_path / "said", small.place / "stream"
     small.mount_new(1 << 26)
     assert drive(forks, said, whole, stream) == ""
-    seen = small.seen_from_here
-    assert train(forks, said, stream, tmp_path / "a", steps=3) == ""
-    filler = {"path": str(small.place / "filler")}
-    assert forks.wait(forks.start("tests.chaos_actors:fill_disk", filler)) == 0
-    error = train(forks, said, stream, tmp_path / "a")
-    assert "No space left on device" in error
-    assert "consumers/run.json" in error
-    assert stray_files(seen) == []
-    assert verify_stream(str(seen / "stream")).faults == ()
-    assert train(forks, said, stream, tmp_path / "b", name="") == ""
-    assert check_notes(tmp_path / "b", whole.notes) == 1
-    (seen / "filler").unlink()
-    assert train(forks, said, stream, tmp_path / "a") == ""
-    check_notes(tmp_path / "a", whole.notes)
+    seen = small.seen_from_here / "stream"
+    now = 0.0
+    with open_reader(str(seen), consumer="run", clock=lambda: now) as reader:
+        notes = [next_step(reader) for _ in range(3)]
+        reader.acknowledge(reader.state_dict())
+        filler = {"path": str(small.place / "filler")}
+        assert forks.wait(forks.start("tests.chaos_actors:fill_disk", filler)) == 0
+        for _ in range(3):
+            now += 10
+            notes.append(next_step(reader))
+        assert "run: the position could not be told: store must be able to write" in caplog.text
+        with pytest.raises(StoreError, match=r"consumers/run\.json: No space left on device; what"):
+            reader.acknowledge(reader.state_dict())
+        (small.seen_from_here / "filler").unlink()
+        reader.acknowledge(reader.state_dict())
+        notes += [next_step(reader) for _ in range(3)]
+    assert notes == whole.notes[:9]
+    assert read_consumers(open_store(str(seen)))[0].pins == {"acknowledged": 24}
+    assert stray_files(small.seen_from_here) == []
+    assert verify_stream(str(seen)).faults == ()
 
 
 def test_a_cache_on_a_full_disk_costs_time_only(
