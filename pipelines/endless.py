@@ -42,9 +42,6 @@ _LASTING = ("PrismRunner",)
 WINDOW_BYTES = 32 * 1024 * 1024
 """Source bytes under way to all lanes together, if `--advance-bytes` is not less."""
 _LEAST_DRAIN_BYTES = 64 * 1024
-_POLL_SECS = {"PrismRunner": 0.5}
-_WHOLE_POLL_SECS = 1.25
-"""Beam's job servers in Java count whole seconds of what is left of a delay, and 0 of less."""
 
 
 def refuse_endless_in_process(options: PipelineOptions) -> None:
@@ -113,16 +110,11 @@ def run_endless(
     Raises:
         ZephonBeamError: what a worker met, named as it was there.
     """
-    runner = str(options.view_as(StandardOptions).runner)
     plan = _write_plan(opened, position)
     job = make_job(plan)
     window = max(1, window_bytes // max(1, len(plan.lanes)))
     supply = SupplyEndlessly(
-        job,
-        window_bytes=window,
-        lookahead=follower.lookahead,
-        until_samples=until_samples,
-        poll_secs=_POLL_SECS.get(runner, _WHOLE_POLL_SECS),
+        job, window_bytes=window, lookahead=follower.lookahead, until_samples=until_samples
     )
     watch = _Watch(opened, position, plan, follower, until_samples, report)
     with (

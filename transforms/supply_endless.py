@@ -38,6 +38,10 @@ from zephon_beam.polls import Supplier
 from zephon_beam.supplied import Supplied, decode_supplied, encode_supplied
 from zephon_beam.supply import LaneHead, SupplyPlanner
 
+POLL_SECS = 0.5
+_LEAST_POLL_SECS = 0.4
+"""Engines that come back at once, whatever delay was asked for, are held up: some keep something
+of every poll. Of many lanes only the first one in turn has to wait."""
 _MICROS_PER_ROUND = 100_000
 _DEMAND_SECS = 1.0
 """Between two looks at the consumers, which all lanes of a worker share."""
@@ -53,13 +57,7 @@ class SupplyEndlessly(beam.PTransform[Any, Any]):
     """
 
     def __init__(
-        self,
-        job: StreamJob,
-        *,
-        window_bytes: int,
-        lookahead: int,
-        until_samples: int | None,
-        poll_secs: float,
+        self, job: StreamJob, *, window_bytes: int, lookahead: int, until_samples: int | None
     ) -> None:
         """Supply the lanes of `job`.
 
@@ -68,10 +66,9 @@ class SupplyEndlessly(beam.PTransform[Any, Any]):
             window_bytes: source bytes under way to one lane, roughly.
             lookahead: samples to keep ahead of the slowest consumer.
             until_samples: complete samples beyond which none is wanted, None without a limit.
-            poll_secs: between two polls of a lane.
         """
         super().__init__()
-        self._poll = _PollLane(job, window_bytes, lookahead, until_samples, poll_secs)
+        self._poll = _PollLane(job, window_bytes, lookahead, until_samples)
 
     def expand(self, lanes: PCollection[Any]) -> PCollection[Any]:
         """Poll for each lane."""
@@ -188,15 +185,9 @@ _ROUNDS = beam.DoFn.WatermarkEstimatorParam(_RoundEstimators())
 
 class _PollLane(beam.DoFn, RestrictionProvider):
     def __init__(
-        self,
-        job: StreamJob,
-        window_bytes: int,
-        lookahead: int,
-        until_samples: int | None,
-        poll_secs: float,
+        self, job: StreamJob, window_bytes: int, lookahead: int, until_samples: int | None
     ) -> None:
         self._job = job
-        self._poll_secs = poll_secs
         self._window_bytes = window_bytes
         self._lookahead = lookahead
         self._until_samples = until_samples
@@ -222,12 +213,14 @@ class _PollLane(beam.DoFn, RestrictionProvider):
         self._suppliers: dict[int, Supplier] = {}
         self._targets: list[int | None] = []
         self._looked = -_DEMAND_SECS
+        self._polled: dict[int, float] = {}
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
         self, element: int, tracker: Any = _SUPPLIED, rounds: Any = _ROUNDS
     ) -> Iterator[tuple[int, SupplyItem]]:
         lane = element
+        self._hold_up(lane)
         supplied = tracker.current_restriction()
         supplier = self._supplier(lane)
         number = rounds.begin(Timestamp.now().micros // _MICROS_PER_ROUND)
@@ -248,7 +241,13 @@ class _PollLane(beam.DoFn, RestrictionProvider):
             yield TimestampedValue((lane, item), number)  # type: ignore[misc]
         rounds.end()
         if not poll.supplied.stopped:
-            tracker.defer_remainder(Duration(self._poll_secs))
+            tracker.defer_remainder(Duration(POLL_SECS))
+
+    def _hold_up(self, lane: int) -> None:
+        since = time.monotonic() - self._polled.get(lane, -_LEAST_POLL_SECS)
+        if since < _LEAST_POLL_SECS:
+            time.sleep(_LEAST_POLL_SECS - since)
+        self._polled[lane] = time.monotonic()
 
     def _supplier(self, lane: int) -> Supplier:
         if lane not in self._suppliers:

@@ -145,9 +145,7 @@ def test_a_drain_ends_the_job_without_an_element(
     _, job, _ = opened
     provider = _PollLane.__new__(_PollLane)
     assert provider.truncate(0, NEXT) is None
-    supply = SupplyEndlessly(
-        job, window_bytes=1000, lookahead=1000, until_samples=None, poll_secs=1
-    )
+    supply = SupplyEndlessly(job, window_bytes=1000, lookahead=1000, until_samples=None)
     seen: list[Any] = []
     with beam.Pipeline(runner=FnApiRunner(is_drain=True), options=PipelineOptions([])) as pipeline:
         lanes = pipeline | beam.Create([0, 1, 2], reshuffle=False)
