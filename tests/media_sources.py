@@ -6,8 +6,10 @@ import gzip
 import io
 import json
 import tarfile
+import tempfile
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +67,17 @@ def talk(number: int) -> list[dict[str, Any]]:
     return messages
 
 
+@cache
+def _clip() -> bytes:
+    """Encode the clip once, so that streams that are compared show the same one."""
+    with tempfile.TemporaryDirectory() as folder:
+        return write_clip(Path(folder) / "c.mp4", frames=9, height=60, width=90).read_bytes()
+
+
 def write_media(folder: Path) -> None:
     """Write the files that documents name."""
     folder.mkdir(parents=True)
-    write_clip(folder / "c.mp4", frames=9, height=60, width=90)
+    (folder / "c.mp4").write_bytes(_clip())
     (folder / "a.png").write_bytes(image_bytes())
     (folder / "b.jpg").write_bytes(image_bytes(90, 70, kind="JPEG"))
 

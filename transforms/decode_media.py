@@ -67,6 +67,7 @@ class _DecodeShards(beam.DoFn):
         job = self._job
         manifest = job.manifest()
         refuse_other_libraries(manifest)
+        self._is_fork = manifest.origin is not None
         self._decode = decode_document
         self._store = job.store()
         self._catalogs = job.catalogs()
@@ -145,7 +146,7 @@ class _DecodeShards(beam.DoFn):
             [item.item for item in decoded],
             tokens[places] == self._video_id,
             are_told=self._image_id != self._video_id,
-            lost_tokens=recipe.seq_len - len(tokens) if self._may_be_cut(dataset) else None,
+            lost_tokens=self._lost_tokens(dataset, len(tokens)),
         )
         if placed is None:
             expected = sum(item.item.tokens for item in decoded)
@@ -162,10 +163,13 @@ class _DecodeShards(beam.DoFn):
             self._failed.inc(sum(found is not None for found in failures))
             self._fail(work, segment, name, locator, failure)
 
-    def _may_be_cut(self, dataset: int) -> bool:
-        """Whether a row may hold the beginning of a document alone."""
-        is_talk = self._kinds[dataset] == "messages"
-        return is_talk and self._job.recipe.chat.overlong == "truncate"
+    def _lost_tokens(self, dataset: int, length: int) -> int | None:
+        """Return by how much a segment that may be cut is shorter than a row; see `place_items`."""
+        recipe = self._job.recipe
+        if self._kinds[dataset] != "messages" or recipe.chat.overlong != "truncate":
+            return None
+        # What a fork took over may have been cut by shorter rows than its own.
+        return 0 if self._is_fork else recipe.seq_len - length
 
     def _fail(
         self, work: ShardMedia, segment: int, file: str, locator: int, fault: MediaFault

@@ -21,6 +21,7 @@ from zephon_beam.kept_datasets import DatasetFork
 from zephon_beam.lane import LaneProcess
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.lane_state import DatasetState, LaneState, SlotState
+from zephon_beam.open_part import kept_lengths
 from zephon_beam.pieces import Array, GatheredPieces
 from zephon_beam.shard import Samples
 from zephon_beam.slots import FREE, SKIP_REST
@@ -160,17 +161,22 @@ def _entering(
     counters = [DatasetCounters() for _ in forks]
     most = np.zeros(len(pieces.lengths), np.int64)
     numbers = np.zeros(len(pieces.lengths), np.int64)
+    starts = np.cumsum(pieces.lengths, dtype=np.int64) - pieces.lengths
     for dataset, fork in enumerate(forks):
         if fork.older is None:
             continue
         mine = pieces.columns.datasets == fork.older
         lengths = pieces.lengths[mine].astype(np.int64)
-        kept = lengths
-        if fork.dropped:
-            kept = np.zeros_like(lengths)
-        elif config.overlong[dataset] != "split":
-            truncates = config.overlong[dataset] == "truncate"
-            kept = np.where(lengths > config.seq_len, config.seq_len if truncates else 0, lengths)
+        kept = np.zeros_like(lengths)
+        if not fork.dropped:
+            kept = kept_lengths(
+                pieces.tokens,
+                starts[mine],
+                lengths,
+                seq_len=config.seq_len,
+                overlong=config.overlong[dataset],
+                whole_ids=config.whole_ids(dataset),
+            )
         lost = int(lengths.sum() - kept.sum())
         counted = counters[dataset]
         counted.read_tokens = int(lengths.sum())

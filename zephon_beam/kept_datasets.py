@@ -66,7 +66,7 @@ def fork_datasets(
         anew = "it is new"
         if name in places:
             anew = file_changes.get(name, "") or _content_change(name, changed)
-            anew = anew or _code_change(f"datasets.{name}.", older.code_versions, code_versions)
+            anew = anew or _code_change((f"datasets.{name}.",), older.code_versions, code_versions)
         forks.append(DatasetFork(name=name, older=None if anew else places[name], anew=anew))
     if all(fork.older is None for fork in forks):
         reasons = "; ".join(f"{fork.name}: {fork.anew}" for fork in forks)
@@ -152,19 +152,19 @@ def _token_change(kind: str, changed: Mapping[str, str], older: Manifest, newer:
         if (
             (section == "tokenizer" and field not in _FRAMING_FIELDS)
             or (kind == "messages" and field == "chat.loss_on")
-            or (kind == "content" and section == "media")
+            or (kind in ("content", "messages") and section == "media")
         ):
             return f"{field}: {words}"
-    prefix = {"messages": "chat", "content": "media"}.get(kind)
-    if prefix is None:
-        return ""
-    return _code_change(prefix, older.code_versions, newer.code_versions)
+    prefixes = {"messages": ("chat", "media"), "content": ("media",)}.get(kind, ())
+    return _code_change(prefixes, older.code_versions, newer.code_versions)
 
 
-def _code_change(prefix: str, older: Mapping[str, str], newer: Mapping[str, str]) -> str:
+def _code_change(
+    prefixes: tuple[str, ...], older: Mapping[str, str], newer: Mapping[str, str]
+) -> str:
     """Say which code of a kind is another one; empty if none is."""
     for name in sorted({*older, *newer}):
         before, now = older.get(name), newer.get(name)
-        if name.startswith(prefix) and before != now:
+        if name.startswith(prefixes) and before != now:
             return f"{name.replace('_', ' ')}: code {before or 'of nothing'} became {now}"
     return ""

@@ -67,12 +67,10 @@ class OpenPart:
         starts, stops = offsets[:-1], offsets[1:]
         lengths = stops - starts
         is_overlong = lengths > seq_len
-        pieces = np.where(is_overlong, seq_len if overlong == "truncate" else 0, lengths)
-        kept = lengths.copy() if overlong == "split" else pieces
-        if whole_ids:
-            for document in np.flatnonzero(is_overlong).tolist():
-                tokens = part.tokens[int(starts[document]) : int(stops[document])]
-                kept[document] = _whole_length(tokens, int(kept[document]), whole_ids, overlong)
+        kept = kept_lengths(
+            part.tokens, starts, lengths, seq_len=seq_len, overlong=overlong, whole_ids=whole_ids
+        )
+        pieces = np.where(kept > seq_len, 0, kept)
         self._kept: Array | None = None
         self._lost: list[int] | None = None
         if len(part.tokens) > _MAX_TOKENS and bool(is_overlong.any()):
@@ -126,6 +124,37 @@ class OpenPart:
     def quarantined_between(self, first: int, last: int) -> int:
         """Return how many documents [first, last) were set aside."""
         return self._quarantined[last] - self._quarantined[first] if self._quarantined else 0
+
+
+def kept_lengths(
+    tokens: Array,
+    starts: Array,
+    lengths: Array,
+    *,
+    seq_len: int,
+    overlong: str,
+    whole_ids: tuple[int, ...] = (),
+) -> Array:
+    """Return how many tokens are kept of documents, int64[documents].
+
+    Args:
+        tokens: of all documents.
+        starts: int64[documents], where each begins.
+        lengths: int64[documents].
+        seq_len: longest piece, tokens.
+        overlong: what happens to longer documents.
+        whole_ids: see `OpenPart`.
+    """
+    is_overlong = lengths > seq_len
+    kept = lengths.astype(np.int64)
+    if overlong != "split":
+        kept[is_overlong] = seq_len if overlong == "truncate" else 0
+    if whole_ids:
+        for document in np.flatnonzero(is_overlong).tolist():
+            start = int(starts[document])
+            own = tokens[start : start + int(lengths[document])]
+            kept[document] = _whole_length(own, int(kept[document]), whole_ids, overlong)
+    return kept
 
 
 def _whole_length(tokens: Array, length: int, whole_ids: tuple[int, ...], overlong: str) -> int:

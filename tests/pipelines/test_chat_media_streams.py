@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from pipelines.fork import fork_stream
 from pipelines.run import run_stream
 from tests.clips import file_part, text_part, write_clip
 from tests.media_sources import MIXED, talk, write_documents, write_mixed
@@ -262,3 +263,28 @@ def test_a_recipe_without_media_refuses_items_in_conversations(tmp_path: Path) -
     write_documents(tmp_path / "data" / "words.parquet", "messages", shown)
     with pytest.raises(BadRecordError, match="of text where the recipe has no `media`"):
         run_stream(tmp_path / "words.yaml", tmp_path / "other")
+
+
+@pytest.mark.parametrize("seq_len", [24, 120])
+@pytest.mark.parametrize("overlong", ["truncate", "split"])
+def test_a_fork_with_rows_of_another_length_cuts_no_item(
+    seq_len: int, overlong: str, recipe: Path, whole: Path, full: Segments, tmp_path: Path
+) -> None:
+    """Pieces that wait in open rows re-enter whole, or up to an item; pixels are their own."""
+    older = inspect_stream(str(whole))["samples"]
+    text = recipe.read_text().replace("seq_len: 40", f"seq_len: {seq_len}")
+    text = text.replace("packing:", f"chat: {{overlong: {overlong}}}\npacking:")
+    forked = recipe.parent / "fork.yaml"
+    forked.write_text(text)
+    fork_stream(whole, forked, tmp_path / "fork", at_sample=older // 2 // 8 * 8)
+    assert run_stream(forked, tmp_path / "fork")["finished"]
+    assert verify_stream(str(tmp_path / "fork")).faults == ()
+    found = segments_of(tmp_path / "fork")
+    shown = 0
+    for key, (tokens, _, items) in found.items():
+        expected, _, expected_items = full[key]
+        assert tokens == expected[: len(tokens)]
+        assert items == [item for item in expected_items if item[0] < len(tokens)]
+        assert len(tokens) == len(expected) or not in_run(expected, len(tokens))
+        shown += len(items)
+    assert shown > 1

@@ -183,11 +183,11 @@ def test_other_documents_begin_anew_and_the_rest_goes_on(
         ),
         ({"chat": {"loss_on": "all"}}, {}, "chat", "chat.loss_on: the stream has"),
         ({}, {"code_versions": {**CODE, "chat_template": "z"}}, "chat", "chat template: code x"),
-        ({"media": {"max_pixels": 50176}}, {}, "clips", "media."),
+        ({"media": {"max_pixels": 50176}}, {}, "chat clips", "media."),
         (
             {},
             {"code_versions": {**CODE, "media_libraries": "z"}},
-            "clips",
+            "chat clips",
             "media libraries: code y",
         ),
     ],

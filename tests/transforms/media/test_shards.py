@@ -13,9 +13,7 @@ SIZE = Geometry(scaled_height=1, scaled_width=1, height=1, width=1)
 def item(kind: str, tokens: int) -> MediaItem:
     """Return an item of so many placeholders."""
     is_video = kind == "V"
-    return MediaItem(
-        is_video=is_video, frame_count=1, geometry=SIZE, grid=(1, 1, 1), tokens=tokens
-    )
+    return MediaItem(is_video=is_video, frame_count=1, geometry=SIZE, grid=(1, 1, 1), tokens=tokens)
 
 
 def placed(
