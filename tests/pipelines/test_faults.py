@@ -463,7 +463,7 @@ def with_other_row_groups(data: bytes) -> bytes:
 REPAIRED: dict[str, tuple[Change, tuple[str, ...], Change]] = {
     "a forged shard": (
         forge,
-        ("shards/lane-00000/", "exists with other content", "one of the two runs is wrong", "rebu"),
+        ("shards/lane-00000/", "exists with other content: stored", "computed", "wrong", "rebu"),
         lambda p: shutil.rmtree(p.stream),
     ),
     "a plan cut off": (
