@@ -24,6 +24,7 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from pipelines.failures import find_cause, printed_once
 from pipelines.garbage import rare_collections
 from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
+from pipelines.whole_bundles import undivided_states
 from zephon_beam.errors import ZephonBeamError
 
 _WORKER_THREAD = "run_worker"
@@ -59,6 +60,7 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
             _no_timed_flushes(),
             _no_state_cache(),
             rare_collections(),
+            undivided_states(),
             _watched_workers(),
             _cancelled_if_left() as started,
             beam.Pipeline(runner=runner, options=options) as built,

@@ -91,8 +91,9 @@ def _work() -> None:
     sys.path[:] = [entry for entry in sys.path if entry]
     from pipelines.failures import printed_once
     from pipelines.garbage import rare_collections
+    from pipelines.whole_bundles import undivided_states
 
-    with printed_once(), rare_collections():
+    with printed_once(), rare_collections(), undivided_states():
         runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
 
 
