@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.fork import fork_stream
 from pipelines.selftest import shuffled_arrivals
 from tests.engines.endless_runs import (
     complete_samples,
@@ -213,3 +214,16 @@ def test_a_data_set_that_gives_nothing_is_an_error_and_no_endless_search(
     recipe = write_recipe(corpus / "recipe.yaml", changes=changes)
     with pytest.raises(SourceError, match=r"datasets\.prose must give at least one token"):
         run_endless(recipe, tmp_path / "s", prism_flags, UNTIL)
+
+
+def test_an_endless_job_begins_where_a_fork_does(
+    prism_flags: list[str], endless: SmallStream, tmp_path: Path
+) -> None:
+    """From states that are neither of an advance nor of a shard."""
+    changes = [*CHANGES, ("weight: 0.5", "weight: 0.1")]
+    other = write_recipe(endless.recipe.parent / "other.yaml", changes=changes)
+    for name in ("advances", "job"):
+        fork_stream(endless.folder, other, tmp_path / name, at_sample=UNTIL // 3)
+    run(other, tmp_path / "advances", until_samples=UNTIL // 3)
+    run_endless(other, tmp_path / "job", prism_flags, UNTIL // 3)
+    assert_same_prefix(tree(tmp_path / "job"), tree(tmp_path / "advances"), UNTIL // 3)
