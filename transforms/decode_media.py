@@ -166,10 +166,12 @@ class _DecodeShards(beam.DoFn):
     def _lost_tokens(self, dataset: int, length: int) -> int | None:
         """Return by how much a segment that may be cut is shorter than a row; see `place_items`."""
         recipe = self._job.recipe
-        if self._kinds[dataset] != "messages" or recipe.chat.overlong != "truncate":
+        if self._kinds[dataset] != "messages":
             return None
-        # What a fork took over may have been cut by shorter rows than its own.
-        return 0 if self._is_fork else recipe.seq_len - length
+        if self._is_fork:
+            # What it took over may have been cut by shorter rows than its own.
+            return 0
+        return recipe.seq_len - length if recipe.chat.overlong == "truncate" else None
 
     def _fail(
         self, work: ShardMedia, segment: int, file: str, locator: int, fault: MediaFault
