@@ -193,6 +193,7 @@ def test_run_hands_over_limits_sizes_and_beam_options(
         "advance_bytes": 1 << 20,
         "backend": "auto",
         "follow": False,
+        "endless": False,
         "lookahead": None,
         "retain": "all",
         "options": beam,
