@@ -20,9 +20,9 @@ _MOST_TRIES = 12
 """Each supplies twice as much as the one before that made nothing."""
 
 
-def drop_cut_off_objects(opened: OpenStream) -> None:
+def drop_cut_off_objects(opened: OpenStream, newest: int | None = None) -> None:
     """Delete shards and lane states that end too early; `recompute_lost` makes them again."""
-    names = drop_cut_off(opened.store, opened.manifest)
+    names = drop_cut_off(opened.store, opened.manifest, newest)
     if names:
         _LOGGER.warning(
             "%d objects end too early and are deleted, to be made again with the same bytes: %s%s",

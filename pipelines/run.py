@@ -30,6 +30,7 @@ from zephon_beam.inspection import inspect_stream
 from zephon_beam.lane_config import make_lane_config
 from zephon_beam.layout import plan_name
 from zephon_beam.limits import check_following, resolve_until_samples
+from zephon_beam.lost_shards import NEWEST
 from zephon_beam.plan import Plan, encode_plan
 from zephon_beam.position import (
     Position,
@@ -131,7 +132,7 @@ def run_stream(
     opened = open_or_create(loaded, str(stream), scan_options, folder=folder)
     endless = endless and can_be_endless(opened, beam_options)
     planner = _make_planner(opened)
-    drop_cut_off_objects(opened)
+    drop_cut_off_objects(opened, NEWEST)
     position = read_position(opened.store, opened.manifest)
     first_samples, advances = position.samples, 0
     follower = None
@@ -179,8 +180,12 @@ def run_stream(
     is_whole = False
     while True:
         is_done = position.finished or (until is not None and position.complete_samples >= until)
-        if not is_whole and not left and (is_done or position.pending is None):
+        # To look at everything takes longer the longer the stream is: not before there is anything
+        # new, unless somebody may wait for what is lost.
+        may_look = position.pending is None and (advances or follower is not None)
+        if not is_whole and not left and (is_done or may_look):
             # Lanes only count what is lost once no advance has to be run again.
+            drop_cut_off_objects(opened)
             advances += recompute_lost(
                 opened, planner, position, run_job, advance_bytes=advance_bytes
             )

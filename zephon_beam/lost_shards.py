@@ -12,8 +12,11 @@ from zephon_beam.shard import END_MARK
 from zephon_beam.store.base import Store
 from zephon_beam.supply import LaneHead
 
+NEWEST = 64
+"""Shards of a lane that a machine which lost power may have had on their way to the disk."""
 
-def drop_cut_off(store: Store, manifest: Manifest) -> list[str]:
+
+def drop_cut_off(store: Store, manifest: Manifest, newest: int | None = None) -> list[str]:
     """Delete the shards and lane states that end too early, so that they are lost ones.
 
     A store creates objects as a whole, but a machine that loses power, a full disk or a copy that
@@ -23,15 +26,17 @@ def drop_cut_off(store: Store, manifest: Manifest) -> list[str]:
     Args:
         store: of the stream.
         manifest: of the stream.
+        newest: look at so many of the last shards and states of a lane; None: at all of them.
 
     Returns:
         Names of what was deleted.
     """
     cut = []
+    first = 0 if newest is None else -newest
     for lane in range(manifest.lanes):
-        shards = [(shard_name(lane, n), END_MARK) for n in shard_numbers(store, lane)]
+        shards = [(shard_name(lane, n), END_MARK) for n in shard_numbers(store, lane)[first:]]
         mark = end_mark(manifest.fingerprint)
-        states = [(state_name(lane, n), mark) for n in state_numbers(store, lane)]
+        states = [(state_name(lane, n), mark) for n in state_numbers(store, lane)[first:]]
         for name, expected in shards + states:
             found = store.peek_end(name, len(expected))
             if found is not None and found != expected:
