@@ -138,9 +138,10 @@ def source_change(root: str, listed: Sequence[str], catalog: Catalog) -> str:
 
 
 def _refuse_other_catalogs(manifest: Manifest, catalogs: Sequence[Catalog]) -> None:
-    """Read every value of the catalogs once: they decide the order, and every size is plausible.
+    """Compare the catalogs with `stream.json`, and all their values with their digests.
 
-    A gigabyte a second, so that of a million files costs a tenth of one.
+    They decide the order, and a wrong number in one is as plausible as the right one. Whoever opens
+    a large catalog leaves the values to this, which is done once a run.
     """
     for frozen, catalog in zip(manifest.datasets, catalogs, strict=True):
         name = catalog_name(frozen.name)

@@ -481,6 +481,11 @@ REPAIRED: dict[str, tuple[Change, tuple[str, ...], Change]] = {
         ("catalog/rows.arrow is corrupt: digest", "order of its sources", "into a new place"),
         lambda p: shutil.rmtree(p.stream),
     ),
+    "a catalog of other sources": (
+        lambda p: shutil.copy(p.stream / "catalog/lines.arrow", p.stream / "catalog/rows.arrow"),
+        ("catalog/rows.arrow: digest must be", "(stream.json), got", "into a new place"),
+        lambda p: shutil.rmtree(p.stream),
+    ),
     "a catalog that is gone": (
         lambda p: remove(p, "catalog/rows.arrow"),
         ("catalog/rows.arrow must exist", "order of its sources", "run the recipe into a new pl"),
