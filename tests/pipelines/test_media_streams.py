@@ -1,7 +1,6 @@
 """Whole streams of documents with images and videos, through pipelines and readers."""
 
 import base64
-import gzip
 import io
 import json
 import subprocess
@@ -644,14 +643,6 @@ def test_recipes_that_cannot_be_kept_are_refused(
     with pytest.raises(RecipeError, match=text):
         run_stream(recipe, tmp_path / "stream")
     assert not (tmp_path / "stream" / "stream.json").exists()
-
-
-def test_compressed_files_are_refused(tmp_path: Path) -> None:
-    """Whichever of the files it is."""
-    recipe = small(tmp_path, [document(0)], ("lines/*.jsonl", "lines/*.jsonl*"))
-    (tmp_path / "lines" / "1.jsonl.gz").write_bytes(gzip.compress(b'{"parts": []}'))
-    with pytest.raises(RecipeError, match=r"datasets\.lines: files must not be compressed"):
-        run_stream(recipe, tmp_path / "stream")
 
 
 def test_media_that_were_replaced_after_probing_are_drift(
