@@ -137,24 +137,15 @@ def create_stream(sources: Sources, store: Store, options: PipelineOptions) -> N
     store.put_if_absent(MANIFEST, encode_manifest(manifest), lambda _stored, _computed: True)
 
 
-def describe_stream(
-    sources: Sources,
-    store: Store,
-    options: PipelineOptions,
-    given: Mapping[str, bytes] | None = None,
-) -> Manifest:
-    """Store the catalogs of a new stream and return what is to be its manifest.
+def check_sources(sources: Sources) -> tuple[Tokenizer, tuple[str, ...]]:
+    """Check what a recipe says of its tokenizer and its files, before anything is stored.
 
-    Args:
-        sources: of the recipe.
-        store: of the new stream.
-        options: how the sources are scanned.
-        given: catalogs that are taken over, by data set; the others are built.
+    Returns:
+        (what knows the vocabulary, the format of each data set).
 
     Raises:
         RecipeError: the recipe is wrong in a way that only its files show.
-        SourceError: sources are empty or unreadable.
-        DriftError: other catalogs lie there.
+        SourceError: a file is unreadable.
     """
     recipe, steps = sources.recipe, sources.steps
     tokenizer = load_vocabulary(recipe.tokenizer)
@@ -175,11 +166,35 @@ def describe_stream(
                 raise
         except RecipeError as error:
             raise RecipeError(f"datasets.{name}: {error}") from error
+    return tokenizer, tuple(formats)
+
+
+def describe_stream(
+    sources: Sources,
+    store: Store,
+    options: PipelineOptions,
+    given: Mapping[str, bytes] | None = None,
+) -> Manifest:
+    """Store the catalogs of a new stream and return what is to be its manifest.
+
+    Args:
+        sources: of the recipe.
+        store: of the new stream.
+        options: how the sources are scanned.
+        given: catalogs that are taken over, by data set; the others are built.
+
+    Raises:
+        RecipeError: the recipe is wrong in a way that only its files show.
+        SourceError: sources are empty or unreadable.
+        DriftError: other catalogs lie there.
+    """
+    recipe = sources.recipe
+    tokenizer, formats = check_sources(sources)
     taken = given or {}
     job = CatalogJob(
         stream=store.uri,
         recipe=recipe,
-        formats=tuple(formats),
+        formats=formats,
         roots=sources.roots,
         given=tuple(recipe.dataset_names.index(name) for name in taken),
     )
@@ -187,7 +202,7 @@ def describe_stream(
     catalogs = open_catalogs(recipe, store)
     for catalog in catalogs:
         _warn_of_few_chunks(recipe, catalog)
-    return _describe(recipe, tokenizer, sources.roots, catalogs, steps)
+    return _describe(recipe, tokenizer, sources.roots, catalogs, sources.steps)
 
 
 def _write_catalogs(

@@ -27,6 +27,7 @@ COMMANDS = {
     "fork": "begin a new stream with a new recipe where another one is",
     "gc": "delete the shards that no trainer's checkpoint needs",
     "verify": "find every fault of a stream and print its digest",
+    "doctor": "look for what a machine, a recipe or a place for a stream lacks",
     "selftest": "compute one stream with several engines and compare them",
 }
 
