@@ -83,6 +83,15 @@ def test_it_deletes_also_when_it_never_has_to_wait(scene: Scene) -> None:
     assert scene.sleeps == []
 
 
+def test_nothing_is_deleted_unless_that_was_asked_for(scene: Scene) -> None:
+    """`--retain all` is the default, whatever is pinned; and so it is at the end of a run."""
+    scene.follower.deletes = False
+    scene.tell("run", 12, pins={"acknowledged": 8})
+    scene.follower.wait_for_need(8, None)
+    scene.follower.clean_up()
+    assert all(scene.exists(shard) for shard in range(5))
+
+
 def test_it_looks_for_garbage_only_when_pins_have_moved(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
