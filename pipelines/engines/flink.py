@@ -19,9 +19,9 @@ _OPENED = (
     *("java.util.concurrent.atomic", "java.util.concurrent.locks"),
 )
 # Small JVMs that start fast; the sizes of a task manager have to be stated in full, since Flink's
-# own scripts, which would derive them, are not used. Until two heartbeats have failed, a restarted job
-# is sent to the slot of a dead task manager again, and each time is an attempt: they come often, and
-# there are more attempts than the seconds that takes.
+# own scripts, which would derive them, are not used. Until two heartbeats have failed, a restarted
+# job is sent to the slot of a dead task manager again, and each time is an attempt: they come
+# often, and there are more attempts than the seconds that takes.
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms64m")
 _CONFIGURATION = """\
 jobmanager.rpc.address: localhost
