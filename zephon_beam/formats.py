@@ -121,11 +121,12 @@ def huggingface(batch: Batch) -> dict[str, Any]:
     The rows are joined to one, as `DataCollatorWithFlattening` does, and the varlen arguments say
     where documents begin. Labels go in twice: models compute a loss if there are `labels`, and
     shift them, unless there are `shift_labels`, which are taken as they are. `Trainer` counts the
-    labels that are not -100 in `labels`, so the two are the same array.
+    labels that are not -100 in `labels`, so the two are the same array. With a cache for generation
+    models do not look where documents begin, so it is switched off.
 
     Returns:
         input_ids, position_ids, labels, shift_labels int64 [1, mb·seq_len]; cu_seq_lens_q and
-        cu_seq_lens_k int32 [runs + 1]; max_length_q and max_length_k int.
+        cu_seq_lens_k int32 [runs + 1]; max_length_q and max_length_k int; use_cache False.
 
     Source: src/transformers/data/data_collator.py (`DataCollatorWithFlattening`) and
         src/transformers/loss/loss_utils.py (`ForCausalLMLoss`) of huggingface/transformers.
@@ -142,23 +143,24 @@ def huggingface(batch: Batch) -> dict[str, Any]:
         "cu_seq_lens_k": bounds,
         "max_length_q": longest,
         "max_length_k": longest,
+        "use_cache": False,
     }
 
 
-def huggingface_padded(batch: Batch) -> dict[str, Array]:
+def huggingface_padded(batch: Batch) -> dict[str, Any]:
     """Return the arguments of a Hugging Face model without flash attention, row by row.
 
-    Without an attention mask models find the documents where `position_ids` restart, with `sdpa`
-    and `eager` attention too.
+    Without an attention mask, and without a cache for generation, models find the documents where
+    `position_ids` restart, with `sdpa` and `eager` attention too.
 
     Returns:
-        input_ids, position_ids, labels, shift_labels int64 [mb, seq_len].
+        input_ids, position_ids, labels, shift_labels int64 [mb, seq_len]; use_cache False.
 
     Source: src/transformers/masking_utils.py (`find_packed_sequence_indices`) and
         src/transformers/loss/loss_utils.py (`ForCausalLMLoss`) of huggingface/transformers.
     """
     arrays = {key: _wide(batch[key]) for key in ("input_ids", "position_ids", "labels")}
-    return {**arrays, "shift_labels": arrays["labels"]}
+    return {**arrays, "shift_labels": arrays["labels"], "use_cache": False}
 
 
 def maxtext(batch: Batch) -> dict[str, Array]:

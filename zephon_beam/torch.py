@@ -63,14 +63,18 @@ class StreamDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-ign
             format: a trainer of `zephon_beam.formats.FORMATS`, whose structure is yielded; None:
                 the dict of `StreamReader`.
             pin_memory: copy tensors into page-locked memory, in the process that iterates; with
-                workers let the loader do that.
+                workers let the loader do that. A copy is needed: torch knows of its own memory only
+                when a transfer to a device still reads it.
             **options: of `StreamReader`.
 
         Raises:
-            RecipeError: an argument is wrong, or `fields` is given together with `format`.
-            StreamNotFoundError: there is no stream at that place.
+            RecipeError: an argument is wrong, `fields` is given together with `format`, or there
+                is nothing to pin memory for.
+            StreamNotFoundError: the place holds something else than a stream.
+            StreamTimeoutError: the stream was not created within `timeout`.
         """
         super().__init__()
+        _require_accelerator(pin_memory)
         self._convert = None
         if format is not None:
             require_choice("format", format, FORMATS)
@@ -221,13 +225,7 @@ class StreamLoader:
             RecipeError: an argument is out of its range, or there is nothing to pin memory for.
         """
         require_int("num_workers", num_workers, 0, "0 builds batches in this process")
-        require(
-            not pin_memory or torch.accelerator.is_available(),
-            "pin_memory",
-            "False without an accelerator",
-            pin_memory,
-            "pinned memory speeds up copies to a device; there is none here",
-        )
+        _require_accelerator(pin_memory)
         self.dataset = dataset
         dataset.is_tracked = True
         self._num_workers = num_workers
@@ -328,6 +326,16 @@ class _Sleep:
         time.sleep(seconds)
         if os.getppid() != self._parent:
             os._exit(1)
+
+
+def _require_accelerator(pin_memory: bool) -> None:
+    require(
+        not pin_memory or torch.accelerator.is_available(),
+        "pin_memory",
+        "False without an accelerator",
+        pin_memory,
+        "pinned memory speeds up copies to a device; there is none here",
+    )
 
 
 def _refuse(message: str) -> Iterator[Any]:

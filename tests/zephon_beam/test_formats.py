@@ -177,7 +177,9 @@ def test_hugging_face_gets_one_row_and_varlen_bounds(stream: FakeStream, micro: 
         for key in ("max_length_q", "max_length_k"):
             assert batch[key] == max(np.diff(bounds))
             assert type(batch[key]) is int
+        assert batch["use_cache"] is False
     for batch, rows in read(stream, "huggingface_padded", micro):
+        assert batch["use_cache"] is False
         table = cells(rows, stream.manifest.has_loss_mask)
         assert is_array(batch["input_ids"], "int64", column(table, 0))
         assert is_array(batch["shift_labels"], "int64", column(table, 1))
