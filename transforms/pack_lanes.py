@@ -57,7 +57,9 @@ class PackLanes(beam.PTransform[Any, Any]):
     Element types: in tuple[int, LaneMessage], out LaneCommit; keyed by lane, any order. The
     event time of an element is its round; one event-time timer is set at that time, so when it
     fires everything of the round has arrived. The carry, or the lane's end, is emitted only when
-    all that the plan supplied was used up or waits, which is decided from the plan.
+    all that the plan supplied was used up or waits, which is decided from the plan. In an endless
+    job there is no carry: after each drain the lane says where it stands, and it has ended when
+    its sources are used up, never because the job is drained.
 
     Determinism: shards and states depend on the contents of the parts alone.
     """
