@@ -12,14 +12,15 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from pipelines.served import die_with_parent
 from zephon_beam.errors import DeterminismError, RecipeError
 from zephon_beam.manifest import read_manifest
 from zephon_beam.store.base import open_store
@@ -147,7 +148,9 @@ def _make_stream(folder: Path, say: Any) -> str:
 
 def _train(run: Training, kill_after: int | None = None) -> list[dict[str, Any]]:
     """Train with one process a rank; with `kill_after`, kill them once so many steps are saved."""
-    context = multiprocessing.get_context("spawn")
+    # Ranks are forked by a process that has imported torch and done nothing with it.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["zephon_beam.torch", "pipelines.tiny_gpt"])
     meeting = Path(run.folder, "meeting")
     meeting.unlink(missing_ok=True)
     ranks = [
@@ -182,7 +185,7 @@ def _read_log(run: Training) -> list[dict[str, Any]]:
 
 def _train_rank(run: Training, rank: int, meeting: str) -> None:
     """Train as one rank, from the checkpoint on if there is one."""
-    die_with_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
     import torch.distributed as dist
 
@@ -229,6 +232,14 @@ def _train_rank(run: Training, rank: int, meeting: str) -> None:
                     entry = {"step": step, "digest": digest, "loss": loss}
                     log.write(json.dumps(entry) + "\n")
     dist.destroy_process_group()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that trains has ended, which did not fork it itself."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _take_step(model: Any, optimizer: Any, loader: Any) -> tuple[float, dict[int, str]]:
