@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -100,8 +100,9 @@ def _none(dtype: "np.dtype[Any]") -> Array:
 
 
 def _compile(function: _Function) -> _Function:
-    compiled: _Function = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return compiled
+    # mypy has to agree where numba, which has types of its own, is installed and where it is not.
+    compile_: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+    return cast(_Function, compile_(function))
 
 
 @_compile
