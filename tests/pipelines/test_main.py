@@ -360,11 +360,12 @@ def test_verify_prints_faults_then_the_digest(capsys: Capture, tmp_path: Path) -
     assert main(["verify", str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(": ")[0] for line in lines[:2]] == ["fault", "fault"]
-    assert lines[-2].startswith(f"{len(lines) - 2} faults in 5 shards; ")
+    assert lines[-3].startswith(f"{len(lines) - 3} faults in 5 shards; ")
+    assert lines[-2].startswith("to mend: delete the shards and lane states that are named")
     assert lines[-1] == "stream digest: none"
     assert main(["verify", str(tmp_path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert [f"fault: {fault}" for fault in found["faults"]] == lines[:-2]
+    assert [f"fault: {fault}" for fault in found["faults"]] == lines[:-3]
     assert found["stream_digest"] is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import pipelines.run as driver
+from pipelines import driver
 from pipelines.demo_corpus import TOKENIZER_FILE
 from pipelines.run import run_stream
 from tests.pipelines.small_streams import tree

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import pipelines.run as driver
+from pipelines import driver
 from pipelines.run import run_stream
 from tests.pipelines.small_streams import SHARD_SAMPLES, SmallStream, run, tree
 from zephon_beam.consumers import Consumer, encode_consumer
