@@ -15,7 +15,8 @@ import numpy as np
 
 from zephon_beam.layout import MANIFEST, end_name, shard_name
 from zephon_beam.manifest import Manifest, encode_manifest
-from zephon_beam.shard import SEGMENT_COLUMNS, Samples, encode_shard
+from zephon_beam.samples import SEGMENT_COLUMNS, Samples
+from zephon_beam.shard import encode_shard
 
 FINGERPRINT = "f" * 32
 PAD = 7

@@ -24,7 +24,8 @@ from zephon_beam.errors import BadRecordError, DriftError
 from zephon_beam.layout import decode_quarantine_name
 from zephon_beam.media.content import MediaFault
 from zephon_beam.quarantine import encode_quarantine, same_quarantine
-from zephon_beam.shard import Samples, decode_shard, encode_shard
+from zephon_beam.samples import Samples
+from zephon_beam.shard import decode_shard, encode_shard
 from zephon_beam.sources.documents import Quarantined, wanted_content
 from zephon_beam.sources.read_record import RecordReader
 

@@ -13,7 +13,7 @@ from zephon_beam.fingerprint import differing_fields, recipe_identity
 from zephon_beam.layout import MANIFEST, catalog_name
 from zephon_beam.manifest import Manifest, read_manifest
 from zephon_beam.recipe_mapping import recipe_from_mapping
-from zephon_beam.shard import SEGMENT_COLUMNS, row_digests
+from zephon_beam.samples import SEGMENT_COLUMNS, row_digests
 from zephon_beam.store.base import Store, open_store
 from zephon_beam.tracing import SampleTracer, StoredSample
 

@@ -23,7 +23,7 @@ from zephon_beam.lane_config import LaneConfig
 from zephon_beam.lane_state import DatasetState, LaneState, SlotState
 from zephon_beam.open_part import kept_lengths
 from zephon_beam.pieces import Array, GatheredPieces
-from zephon_beam.shard import Samples
+from zephon_beam.samples import Samples
 from zephon_beam.slots import FREE, SKIP_REST
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from zephon_beam.checks import require
 from zephon_beam.naming import NAMES
-from zephon_beam.shard import Array
+from zephon_beam.samples import Array
 
 Batch = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from dataclasses import fields
 import numpy as np
 
 from zephon_beam.pieces import Array, GatheredPieces, PieceColumns
-from zephon_beam.shard import Samples
+from zephon_beam.samples import Samples
 
 
 def take_pieces(

@@ -22,8 +22,8 @@ from zephon_beam.packing.first_fit import FirstFit
 from zephon_beam.pieces import LENGTH_MASK, GatheredPieces, Piece, cut_piece, length_of
 from zephon_beam.quarantine_budget import QuarantineBudget
 from zephon_beam.rows import build_samples
+from zephon_beam.samples import Samples
 from zephon_beam.sequences import PartKey, SequencePart
-from zephon_beam.shard import Samples
 from zephon_beam.slots import Slot
 from zephon_beam.views import Views
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.pieces import Array, Piece
-from zephon_beam.shard import SEGMENT_COLUMNS, Samples
+from zephon_beam.samples import SEGMENT_COLUMNS, Samples
 from zephon_beam.views import Views
 
 

@@ -1,51 +1,26 @@
 """The shard codec: consecutive samples of one lane as one immutable Arrow IPC file.
 
 One record batch, one row a sample. Column names, types and metadata keys are a public contract:
-other programs read shards by them. Digests are *logical*: they cover the values of the columns,
-not the file's bytes, so a shard stored with another codec has the same digest.
+other programs read shards by them. The digest of a shard is that of its samples, whatever codec
+it is stored with.
 """
 
 import io
 from collections import deque
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from zephon_beam.errors import CorruptShardError
-from zephon_beam.media.columns import MediaColumns, media_arrow, media_of_batch, media_rows
+from zephon_beam.media.columns import media_arrow, media_of_batch
+from zephon_beam.samples import SEGMENT_COLUMNS, Array, Samples, digest_of_rows, row_digests
 
 FORMAT_VERSION = 1
-DIGEST_BYTES = 16
-
-SEGMENT_COLUMNS: dict[str, Any] = {
-    "segment_starts": np.int32,
-    "segment_lengths": np.int32,
-    "source_dataset": np.uint16,
-    "source_file": np.uint32,
-    "source_document": np.int64,
-    "source_output": np.uint32,
-    "source_offset": np.int32,
-    "source_pass": np.uint32,
-    "segment_next": np.int32,
-}
-"""Columns with one value per segment, each list<dtype>, in file order.
-
-`segment_starts` and `segment_lengths` place a segment in its row; the rest of the row is padding.
-`source_dataset` is the place in the recipe's order, `source_file` the place in the catalog,
-`source_document` the locator inside the file, `source_output` the number among the documents that
-a transform made of that record, `source_offset` the piece's first token within its document,
-`source_pass` the pass over the data set, `segment_next` the token that follows the piece in its
-document (-1 at the document's end).
-"""
 
 END_MARK = b"ARROW1"
 """The last bytes of every whole shard."""
-
-Array = npt.NDArray[Any]
 
 _UNREADABLE = (
     pa.ArrowException,
@@ -62,53 +37,6 @@ _COLUMN_TYPES = {
     "valid_tokens": pa.int32(),
 }
 _ROW_TYPES = {"tokens": (pa.uint16(), pa.uint32()), "loss_mask": (pa.uint8(),)}
-_SEGMENT_RECORD = np.dtype(
-    [(name, np.dtype(dtype).newbyteorder("<")) for name, dtype in SEGMENT_COLUMNS.items()]
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Samples:
-    """Consecutive samples of one lane as flat arrays; immutable by convention.
-
-    tokens: uint16 or uint32 [samples, seq_len].
-    segment_offsets: int64[samples + 1], bounds of each sample's segments in the segment arrays.
-    segments: one array of length segment_offsets[-1] for each of `SEGMENT_COLUMNS`.
-    loss_mask: uint8 [samples, seq_len] or None; belongs to the label at its place.
-    media: the images and videos of the rows, or None if the recipe has none.
-    """
-
-    tokens: Array
-    segment_offsets: Array
-    segments: dict[str, Array]
-    loss_mask: Array | None = None
-    media: MediaColumns | None = None
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.tokens)
-
-    @property
-    def valid_tokens(self) -> Array:
-        """Labels that count in each sample, int32[samples].
-
-        Every token of a segment has a label except the last one of a document; a loss mask leaves
-        out those that are not to be learned.
-        """
-        labelled = self.segments["segment_lengths"].astype(np.int64)
-        labelled -= self.segments["segment_next"] < 0
-        if self.loss_mask is not None:
-            labelled = self._masked_labels(labelled)
-        sums = np.concatenate(([0], np.cumsum(labelled)))
-        return (sums[self.segment_offsets[1:]] - sums[self.segment_offsets[:-1]]).astype(np.int32)
-
-    def _masked_labels(self, labelled: Array) -> Array:
-        """Count the learned labels of each segment, int64[segments]."""
-        rows = np.repeat(np.arange(len(self)), np.diff(self.segment_offsets))
-        flat = np.asarray(self.loss_mask).reshape(-1)
-        sums = np.concatenate(([0], np.cumsum(flat, dtype=np.int64)))
-        first = rows * self.tokens.shape[1] + self.segments["segment_starts"]
-        return np.asarray(sums[first + labelled] - sums[first])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,40 +51,6 @@ class ShardHeader:
     digest: str
     """Hexadecimal BLAKE2b over the logical digests of the rows."""
     format_version: int = FORMAT_VERSION
-
-
-def row_digests(samples: Samples) -> list[bytes]:
-    """Hash the logical content of every row, 16 bytes each.
-
-    A row's content is its tokens, the number of its segments, each segment's values in the order
-    of `SEGMENT_COLUMNS`, its loss mask if it has one, and its media if the recipe has any; all
-    little-endian.
-    """
-    tokens = np.ascontiguousarray(samples.tokens).astype(_little(samples.tokens.dtype), copy=False)
-    records = np.empty(samples.segment_offsets[-1], _SEGMENT_RECORD)
-    for name in SEGMENT_COLUMNS:
-        records[name] = samples.segments[name]
-    segments = memoryview(records.view(np.uint8).data)
-    width = _SEGMENT_RECORD.itemsize
-    bounds = samples.segment_offsets.tolist()
-    media = iter(() if samples.media is None else media_rows(samples.media))
-    digests = []
-    for row in range(len(samples)):
-        first, last = bounds[row], bounds[row + 1]
-        state = blake2b(tokens[row].data, digest_size=DIGEST_BYTES)
-        state.update((last - first).to_bytes(4, "little"))
-        state.update(segments[first * width : last * width])
-        if samples.loss_mask is not None:
-            state.update(np.ascontiguousarray(samples.loss_mask[row]).data)
-        for item_values in next(media, ()):
-            state.update(item_values)
-        digests.append(state.digest())
-    return digests
-
-
-def digest_of_rows(digests: list[bytes]) -> str:
-    """Fold row digests into one, in order; also the stream digest over global order."""
-    return blake2b(b"".join(digests), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def encode_shard(
@@ -390,10 +284,6 @@ def _encode_batch(batch: Any, codec: str | None) -> bytes:
 def _rows_column(values: Array) -> Any:
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-
-
-def _little(dtype: Any) -> Any:
-    return np.dtype(dtype).newbyteorder("<")
 
 
 def _corrupt(name: str, reason: str) -> str:

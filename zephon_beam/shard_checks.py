@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from zephon_beam.manifest import Manifest
 from zephon_beam.media.columns import check_media
-from zephon_beam.shard import Samples, ShardHeader
+from zephon_beam.samples import Samples
+from zephon_beam.shard import ShardHeader
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,8 @@ from zephon_beam.layout import catalog_name, shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.retained import first_retained_sample
 from zephon_beam.sample_order import SampleOrder
-from zephon_beam.shard import SEGMENT_COLUMNS, Samples, decode_shard
+from zephon_beam.samples import SEGMENT_COLUMNS, Samples
+from zephon_beam.shard import decode_shard
 from zephon_beam.sources.locators import decode_locator
 from zephon_beam.store.base import Store, is_remote
 

@@ -22,7 +22,8 @@ from zephon_beam.manifest import Manifest, read_manifest
 from zephon_beam.origin import origin_fault
 from zephon_beam.recipe_mapping import recipe_from_mapping
 from zephon_beam.retained import first_retained_sample
-from zephon_beam.shard import DIGEST_BYTES, decode_shard_and_counts, row_digests
+from zephon_beam.samples import DIGEST_BYTES, row_digests
+from zephon_beam.shard import decode_shard_and_counts
 from zephon_beam.shard_checks import check_header, check_rows
 from zephon_beam.store.base import Store, open_store
 

@@ -32,7 +32,8 @@ from zephon_beam.layout import MANIFEST, end_name, shard_name  # noqa: E402
 from zephon_beam.manifest import encode_manifest  # noqa: E402
 from zephon_beam.reader import StreamReader  # noqa: E402
 from zephon_beam.reader.batches import DEFAULT_FIELDS, FIELDS  # noqa: E402
-from zephon_beam.shard import SEGMENT_COLUMNS, Samples, encode_shard  # noqa: E402
+from zephon_beam.samples import SEGMENT_COLUMNS, Samples  # noqa: E402
+from zephon_beam.shard import encode_shard  # noqa: E402
 
 MICRO_BATCH_SIZE = 8
 PACKED_FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")

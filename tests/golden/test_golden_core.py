@@ -24,8 +24,9 @@ from zephon_beam.manifest import FORMAT_VERSION, DatasetManifest, Manifest
 from zephon_beam.recipe import Recipe
 from zephon_beam.recipe_mapping import recipe_from_mapping, recipe_to_mapping
 from zephon_beam.sample_order import SampleOrder
+from zephon_beam.samples import digest_of_rows, row_digests
 from zephon_beam.sequences import PartKey, SequencePart
-from zephon_beam.shard import decode_header, digest_of_rows, encode_shard, row_digests
+from zephon_beam.shard import decode_header, encode_shard
 from zephon_beam.sources.documents import Content
 from zephon_beam.sources.read_part import read_part
 from zephon_beam.tokenizer import Framing, frame_documents

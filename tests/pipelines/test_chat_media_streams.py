@@ -18,7 +18,7 @@ from tests.pipelines.test_media_sources import samples_of
 from zephon_beam.errors import BadRecordError
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.reader.stream_reader import StreamReader
-from zephon_beam.shard import Samples
+from zephon_beam.samples import Samples
 from zephon_beam.verification import verify_stream
 
 MEDIA_IDS = (8192, 8193, 8194, 8195)

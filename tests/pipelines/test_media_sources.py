@@ -20,7 +20,8 @@ from tests.media_sources import (
     write_model,
 )
 from zephon_beam.errors import BadRecordError, RecipeError
-from zephon_beam.shard import Samples, decode_shard
+from zephon_beam.samples import Samples
+from zephon_beam.shard import decode_shard
 from zephon_beam.store.base import open_store
 from zephon_beam.verification import verify_stream
 

@@ -38,7 +38,8 @@ from zephon_beam.inspection import inspect_stream
 from zephon_beam.plan import Plan
 from zephon_beam.reader.media import MEDIA_FIELDS
 from zephon_beam.reader.stream_reader import StreamReader
-from zephon_beam.shard import Samples, decode_shard
+from zephon_beam.samples import Samples
+from zephon_beam.shard import decode_shard
 from zephon_beam.verification import verify_stream
 
 DOCUMENTS = 60

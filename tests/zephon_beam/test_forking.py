@@ -26,7 +26,7 @@ from zephon_beam.lane_state import LaneState, decode_state, encode_state
 from zephon_beam.mixing import MixingPhase
 from zephon_beam.origin import states_digest
 from zephon_beam.sample_order import SampleOrder
-from zephon_beam.shard import Samples
+from zephon_beam.samples import Samples
 
 SEEDS = st.integers(0, 2**48)
 Pieces = dict[tuple[int, int, int, int], list[tuple[int, list[int], int]]]

@@ -9,13 +9,8 @@ from tests.streams import encode_rows, make_manifest, random_lanes, write_stream
 from zephon_beam.errors import CorruptShardError, ZephonBeamError
 from zephon_beam.layout import shard_name
 from zephon_beam.reader import StreamReader
-from zephon_beam.shard import (
-    END_MARK,
-    decode_shard_and_counts,
-    row_digests,
-    same_shard,
-    verify_shard,
-)
+from zephon_beam.samples import row_digests
+from zephon_beam.shard import END_MARK, decode_shard_and_counts, same_shard, verify_shard
 
 
 def make_shard(*, masked: bool, compression: str = "none") -> bytes:

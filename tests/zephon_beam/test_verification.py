@@ -17,7 +17,8 @@ from tests.verified_streams import make_catalog, make_state, write_state, write_
 from zephon_beam.errors import RecipeError, StreamNotFoundError
 from zephon_beam.layout import MANIFEST, catalog_name, end_name, shard_name, state_name
 from zephon_beam.manifest import encode_manifest
-from zephon_beam.shard import Samples, digest_of_rows, encode_shard, row_digests
+from zephon_beam.samples import Samples, digest_of_rows, row_digests
+from zephon_beam.shard import encode_shard
 from zephon_beam.verification import VerifyReport, verify_stream
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from transforms.media.decoded import DecodedItem, MediaItem
 from zephon_beam.media.columns import IMAGE, ITEM_COLUMNS, VIDEO, MediaColumns
-from zephon_beam.shard import Array, Samples
+from zephon_beam.samples import Array, Samples
 from zephon_beam.sources.documents import Quarantined
 
 _Placed = tuple[int, int, DecodedItem]

@@ -17,7 +17,7 @@ from zephon_beam.manifest import Manifest
 from zephon_beam.reader.blocks import Block, Rows
 from zephon_beam.reader.media import MEDIA_FIELDS, MediaBlock, check_media_fields
 from zephon_beam.reader.pool import ArrayPool
-from zephon_beam.shard import Array
+from zephon_beam.samples import Array
 
 FIELDS = (
     "input_ids",

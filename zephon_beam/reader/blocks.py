@@ -23,7 +23,7 @@ import numpy as np
 from zephon_beam.reader.pool import ArrayPool
 from zephon_beam.reader.runs import places_of
 from zephon_beam.reader.shards import IGNORED_LABEL, NO_DATASET, OpenShard
-from zephon_beam.shard import Array
+from zephon_beam.samples import Array
 
 NO_SAMPLE = -1
 MASK = np.dtype(np.uint8)

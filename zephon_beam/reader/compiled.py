@@ -16,7 +16,7 @@ import numpy as np
 
 from zephon_beam.reader.blocks import Block
 from zephon_beam.reader.shards import IGNORED_LABEL
-from zephon_beam.shard import Array
+from zephon_beam.samples import Array
 
 ARRAYS = ("input_ids", "labels", "position_ids", "segment_ids", "loss_mask")
 """Fields of a block that `fill` writes."""

@@ -18,7 +18,7 @@ from zephon_beam.errors import RecipeError
 from zephon_beam.manifest import Manifest
 from zephon_beam.media.presets import PRESETS
 from zephon_beam.reader.blocks import Block
-from zephon_beam.shard import Array
+from zephon_beam.samples import Array
 
 MEDIA_FIELDS = (
     "pixel_values",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon_beam.shard import Array
+from zephon_beam.samples import Array
 
 MOST_BYTES = 64 << 20
 """Memory that may be kept; what callers hold beyond it is theirs alone."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zephon_beam.shard import Array
+from zephon_beam.samples import Array
 
 
 @dataclass(frozen=True, slots=True)

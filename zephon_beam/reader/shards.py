@@ -19,13 +19,8 @@ from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.media.columns import MediaColumns, media_of_batch
 from zephon_beam.reader.runs import RowRuns, find_runs
-from zephon_beam.shard import (
-    Array,
-    ShardHeader,
-    expand_shard,
-    open_batch,
-    verify_shard,
-)
+from zephon_beam.samples import Array
+from zephon_beam.shard import ShardHeader, expand_shard, open_batch, verify_shard
 from zephon_beam.store.base import Store
 
 IGNORED_LABEL = -100
@@ -123,7 +118,7 @@ class OpenShard:
         return np.where(following < 0, IGNORED_LABEL, following)
 
     def segments(self, name: str) -> Array:
-        """One of `zephon_beam.shard.SEGMENT_COLUMNS`, over all samples."""
+        """One of `zephon_beam.samples.SEGMENT_COLUMNS`, over all samples."""
         found = self._segments.get(name)
         if found is None:
             found = self._segments[name] = _array(self._column(name).values)

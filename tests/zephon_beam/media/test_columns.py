@@ -9,14 +9,8 @@ import pytest
 
 from tests.streams import Segment, make_manifest, samples_of
 from zephon_beam.media.columns import ITEM_COLUMNS, MediaColumns, check_media
-from zephon_beam.shard import (
-    Samples,
-    decode_shard,
-    decode_shard_and_counts,
-    encode_shard,
-    row_digests,
-    same_shard,
-)
+from zephon_beam.samples import Samples, row_digests
+from zephon_beam.shard import decode_shard, decode_shard_and_counts, encode_shard, same_shard
 from zephon_beam.shard_checks import check_rows
 
 SHAPES = [(1, 2, 3), (2, 1, 2), (1, 1, 1)]

@@ -5,7 +5,7 @@ import pytest
 
 from tests.lanes import make_config, make_source
 from zephon_beam.lane import LaneProcess
-from zephon_beam.shard import Samples
+from zephon_beam.samples import Samples
 
 SEQ_LEN = 2048
 
