@@ -29,9 +29,9 @@ from pipelines.runners import running_pipeline
 from pipelines.watching import read_standings
 from transforms.stream_job import StreamJob
 from transforms.supply_endless import SupplyEndlessly
-from zephon_beam.demand import read_lengths
 from zephon_beam.errors import RecipeError
 from zephon_beam.health import refuse_empty_datasets, refuse_starving_lanes
+from zephon_beam.lane_listing import read_lengths
 from zephon_beam.plan import LanePlan, Plan, encode_plan
 from zephon_beam.position import Position
 from zephon_beam.sample_order import SampleOrder

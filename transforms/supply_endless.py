@@ -28,9 +28,10 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, SupplyItem
 from transforms.stream_job import StreamJob
-from zephon_beam.demand import read_demand, read_lengths
+from zephon_beam.demand import read_demand
 from zephon_beam.errors import ResumeError
 from zephon_beam.heads import Heads
+from zephon_beam.lane_listing import read_lengths
 from zephon_beam.lane_progress import LaneProgress, decode_progress
 from zephon_beam.layout import progress_name
 from zephon_beam.plan import LanePlan

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from zephon_beam.consumers import Consumer, read_consumers
 from zephon_beam.errors import CorruptObjectError
-from zephon_beam.lane_listing import read_end
 from zephon_beam.manifest import Manifest
 from zephon_beam.store.base import Store
 
@@ -43,8 +42,3 @@ def read_demand(store: Store, manifest: Manifest, lookahead: int, until: int | N
         consumers = []
     wanted = samples_wanted(consumers, manifest.fingerprint, lookahead)
     return wanted if until is None else min(wanted, until)
-
-
-def read_lengths(store: Store, manifest: Manifest) -> list[int | None]:
-    """Return how many samples each lane has, None for those that have not ended."""
-    return [read_end(store, lane) for lane in range(manifest.lanes)]

@@ -3,7 +3,7 @@
 from zephon_beam.errors import CorruptObjectError, RecipeError
 from zephon_beam.forking import Standing, standing
 from zephon_beam.heads import Heads
-from zephon_beam.lane_listing import global_order, list_lanes, read_end
+from zephon_beam.lane_listing import global_order, list_lanes, read_lengths
 from zephon_beam.lane_state import decode_state
 from zephon_beam.layout import shard_name, state_name
 from zephon_beam.manifest import Manifest
@@ -31,7 +31,7 @@ def read_standings(store: Store, manifest: Manifest, at_sample: int) -> list[Sta
             f"--at-sample must be at least 0, got {at_sample}; it counts samples from the stream's "
             "start"
         )
-    lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
+    lengths = read_lengths(store, manifest)
     lanes = list_lanes(store, manifest, lengths)
     order = global_order(lanes)
     complete = order.complete_prefix([lane.committed for lane in lanes])

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from zephon_beam.channel import DatasetCounters
 from zephon_beam.errors import CorruptObjectError
-from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_end
+from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_lengths
 from zephon_beam.lane_state import decode_state, read_counters
 from zephon_beam.layout import QUARANTINE_FOLDER, shard_name, state_name
 from zephon_beam.manifest import Manifest, read_manifest
@@ -47,7 +47,7 @@ def inspect_stream(uri: str, *, by_states: bool = False) -> dict[str, Any]:
     """
     store = open_store(uri)
     manifest = read_manifest(store)
-    lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
+    lengths = read_lengths(store, manifest)
     lanes = list_lanes(store, manifest, lengths)
     counters = _sum_counters(store, manifest, lanes)
     tokens = np.zeros(len(manifest.datasets), np.int64)

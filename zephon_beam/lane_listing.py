@@ -53,6 +53,15 @@ def read_end(store: Store, lane: int) -> int | None:
     return length
 
 
+def read_lengths(store: Store, manifest: Manifest) -> list[int | None]:
+    """Return how many samples each lane has, None for those that have not ended.
+
+    Raises:
+        CorruptObjectError: the end of a lane is damaged.
+    """
+    return [read_end(store, lane) for lane in range(manifest.lanes)]
+
+
 def list_lanes(
     store: Store, manifest: Manifest, lengths: Sequence[int | None]
 ) -> list[LaneListing]:

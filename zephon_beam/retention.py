@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zephon_beam.consumers import Consumer
-from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_end
+from zephon_beam.lane_listing import LaneListing, global_order, list_lanes, read_lengths
 from zephon_beam.layout import plan_name, shard_name, state_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.numbered import numbered, shard_numbers, state_numbers
@@ -52,7 +52,7 @@ def find_garbage(store: Store, manifest: Manifest, consumers: Sequence[Consumer]
     kept = read_first_shards(store, manifest.lanes)
     first = list(kept)
     needed = min((consumer.first_needed for consumer in consumers), default=0)
-    lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
+    lengths = read_lengths(store, manifest)
     listings = list_lanes(store, manifest, lengths)
     order = global_order(listings)
     for listing in listings:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.errors import CorruptObjectError, RecipeError
-from zephon_beam.lane_listing import global_order, list_lanes, read_end
+from zephon_beam.lane_listing import global_order, list_lanes, read_lengths
 from zephon_beam.layout import catalog_name, shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.retained import first_retained_sample
@@ -43,7 +43,7 @@ class SampleTracer:
         """Look at a stream as far as it goes now."""
         self._store = store
         self._manifest = manifest
-        lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
+        lengths = read_lengths(store, manifest)
         lanes = list_lanes(store, manifest, lengths)
         self._order: SampleOrder = global_order(lanes)
         self.complete_samples = self._order.complete_prefix([lane.committed for lane in lanes])

@@ -22,7 +22,7 @@ from tests.processes import is_running
 from zephon_beam.consumers import read_consumers
 from zephon_beam.errors import CorruptObjectError, DriftError, RecipeError
 from zephon_beam.inspection import inspect_stream
-from zephon_beam.lane_listing import read_end
+from zephon_beam.lane_listing import read_lengths
 from zephon_beam.lane_state import decode_state, encode_state
 from zephon_beam.layout import origin_name, shard_name
 from zephon_beam.manifest import read_manifest
@@ -46,7 +46,7 @@ def spans_of(stream: Path, first: int = 0, last: int | None = None) -> Spans:
     """Return what samples [first, last) hold, or all to the end of every lane."""
     store = open_store(str(stream))
     manifest = read_manifest(store)
-    lengths = [read_end(store, lane) for lane in range(manifest.lanes)]
+    lengths = read_lengths(store, manifest)
     order = SampleOrder(manifest.lanes, lengths)
     stop = order.total if last is None else last
     assert stop is not None
