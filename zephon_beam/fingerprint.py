@@ -148,17 +148,17 @@ def manifest_fingerprint(manifest: Manifest, recipe: Recipe) -> str:
     )
 
 
-def differences(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> list[str]:
-    """Say in which fields two identities differ, one line a field.
+def differences(old_identity: Mapping[str, Any], new_identity: Mapping[str, Any]) -> dict[str, str]:
+    """Say in which fields two identities differ.
 
     Returns:
-        Lines such as `datasets.web.weight: the stream has "0.7", the recipe now has "0.8"`;
-        empty if the identities are equal.
+        In words by field, such as `the stream has "0.7", the recipe now has "0.8"` by
+        `datasets.web.weight`; empty if the identities are equal.
     """
-    return [
-        f"{field}: the stream has {old}, the recipe now has {new}"
+    return {
+        field: f"the stream has {old}, the recipe now has {new}"
         for field, old, new in differing_fields(old_identity, new_identity)
-    ]
+    }
 
 
 def differing_fields(

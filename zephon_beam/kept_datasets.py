@@ -99,8 +99,7 @@ def compare_tokens(
 def changed_fields(older: Manifest, recipe: Recipe) -> dict[str, str]:
     """Return in which fields a recipe differs from that of a stream, as {field: in words}."""
     stored = recipe_from_mapping(older.recipe, origin=f"{MANIFEST}: recipe")
-    lines = differences(recipe_identity(stored), recipe_identity(recipe))
-    return dict(line.split(": ", 1) for line in lines)
+    return differences(recipe_identity(stored), recipe_identity(recipe))
 
 
 def decides_order(field: str) -> bool:

@@ -177,10 +177,10 @@ def test_any_single_changed_field_changes_the_fingerprint(change: tuple[str, Any
     path, value = change
     other = changed(BASE, path, value)
     assert of(other) != of(BASE)
-    lines = differences(recipe_identity(BASE), recipe_identity(other))
-    assert lines
+    fields = differences(recipe_identity(BASE), recipe_identity(other))
+    assert fields
     # Another row length moves what `auto` stands for.
-    assert all(line.startswith((path, "samples_per_shard")) for line in lines)
+    assert all(field.startswith((path, "samples_per_shard")) for field in fields)
 
 
 @pytest.mark.parametrize("path", sorted(UNHASHED))
@@ -222,9 +222,9 @@ def test_order_of_data_sets_counts_and_is_named() -> None:
     """It breaks ties in the mixture and numbers the sources."""
     other = replace(BASE, datasets=dict(reversed(BASE.datasets.items())))
     assert of(other) != of(BASE)
-    assert differences(recipe_identity(BASE), recipe_identity(other)) == [
-        'order of datasets: the stream has ["web", "code"], the recipe now has ["code", "web"]'
-    ]
+    assert differences(recipe_identity(BASE), recipe_identity(other)) == {
+        "order of datasets": 'the stream has ["web", "code"], the recipe now has ["code", "web"]'
+    }
 
 
 def test_contents_and_format_version_enter() -> None:
@@ -260,15 +260,16 @@ def test_catalogs_must_be_those_of_the_recipe() -> None:
 def test_differences_name_field_stored_and_new_value() -> None:
     """Drift is refused with words that say what to change back."""
     other = changed(changed(BASE, "datasets.web.weight", "0.8"), "seed", 3)
-    assert differences(recipe_identity(BASE), recipe_identity(other)) == [
-        'datasets.web.weight: the stream has "0.7", the recipe now has "0.8"',
-        "seed: the stream has 0, the recipe now has 3",
-    ]
+    assert differences(recipe_identity(BASE), recipe_identity(other)) == {
+        "datasets.web.weight": 'the stream has "0.7", the recipe now has "0.8"',
+        "seed": "the stream has 0, the recipe now has 3",
+    }
 
 
 def test_differences_name_added_and_removed_data_sets() -> None:
-    """A whole data set is one line."""
+    """A whole data set is one field."""
     other = replace(BASE, datasets={"web": BASE.datasets["web"]})
-    [line] = differences(recipe_identity(BASE), recipe_identity(other))
-    assert line.startswith('datasets.code: the stream has {"format": "auto"')
-    assert line.endswith("the recipe now has nothing")
+    [(field, words)] = differences(recipe_identity(BASE), recipe_identity(other)).items()
+    assert field == "datasets.code"
+    assert words.startswith('the stream has {"format": "auto"')
+    assert words.endswith("the recipe now has nothing")
