@@ -19,8 +19,7 @@ class Waiting:
     """One wait for one step: pauses that grow, one updating line, a time limit.
 
     A terminal shows a line that is rewritten in place, once a second at most, and removed at the
-    end. The log gets one
-    line when the wait begins, and warnings after 30 s, 60 s, 120 s and so on.
+    end. The log gets one line when the wait begins, and warnings after 30 s, 60 s, 120 s and so on.
     """
 
     def __init__(
