@@ -38,7 +38,7 @@ test:
 check: lint test
 
 engines:
-	$(PYTHON) -m pytest -m engines tests/engines $(ARGS)
+	$(PYTHON) -m pytest -m "engines and not long" tests/engines $(ARGS)
 
 golden:
 	.ci/golden
