@@ -19,6 +19,7 @@ from transforms.tokenize_chat import chat_code_versions
 from transforms.tokenizers.backends import load_vocabulary, tokenizer_digest, tokenizer_file
 from zephon_beam.catalog.encoding import same_catalog
 from zephon_beam.catalog.scan import check_columns, data_root, list_files, resolve_format
+from zephon_beam.catalog.stored import read_catalog
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.encode_documents import special_id
 from zephon_beam.errors import (
@@ -266,17 +267,7 @@ def open_catalogs(recipe: Recipe, store: Store) -> tuple[Catalog, ...]:
     Raises:
         CorruptObjectError: one is missing or damaged.
     """
-    catalogs = []
-    for name in map(catalog_name, recipe.dataset_names):
-        try:
-            catalogs.append(Catalog.from_buffer(store.open_mmap(name), name))
-        except FileNotFoundError as error:
-            raise CorruptObjectError(
-                f"{name} must exist beside {MANIFEST}, found none in {store.uri!r}; the order of "
-                "its sources can no longer be known; restore it from a copy, or run the recipe "
-                "into a new place, which writes the same bytes"
-            ) from error
-    return tuple(catalogs)
+    return tuple(read_catalog(store, name) for name in recipe.dataset_names)
 
 
 def _describe(

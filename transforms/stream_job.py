@@ -7,10 +7,11 @@ the stream, where they are immutable.
 from dataclasses import dataclass
 from functools import lru_cache
 
+from zephon_beam.catalog.stored import read_catalog
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.chunk_order import ChunkOrder
 from zephon_beam.lane_config import LaneConfig, make_lane_config
-from zephon_beam.layout import catalog_name, plan_name, recompute_name
+from zephon_beam.layout import plan_name, recompute_name
 from zephon_beam.manifest import Manifest, read_manifest
 from zephon_beam.plan import Plan
 from zephon_beam.position import read_plan
@@ -84,5 +85,4 @@ def make_chunk_orders(recipe: Recipe, catalogs: tuple[Catalog, ...]) -> tuple[Ch
 
 @lru_cache(maxsize=1024)
 def _catalog(stream: str, dataset: str) -> Catalog:
-    name = catalog_name(dataset)
-    return Catalog.from_buffer(open_store(stream).open_mmap(name), name)
+    return read_catalog(open_store(stream), dataset)

@@ -7,14 +7,14 @@ stored in shards of other sizes or codecs compare. Besides a shard of each lane 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from zephon_beam.catalog.stored import read_catalog
 from zephon_beam.catalog.table import Catalog
-from zephon_beam.errors import CorruptObjectError
 from zephon_beam.fingerprint import differing_fields, recipe_identity
-from zephon_beam.layout import MANIFEST, catalog_name
+from zephon_beam.layout import MANIFEST
 from zephon_beam.manifest import Manifest, read_manifest
 from zephon_beam.recipe_mapping import recipe_from_mapping
 from zephon_beam.samples import SEGMENT_COLUMNS, row_digests
-from zephon_beam.store.base import Store, open_store
+from zephon_beam.store.base import open_store
 from zephon_beam.tracing import SampleTracer, StoredSample
 
 _BLOCK = 1024
@@ -75,7 +75,7 @@ def compare_streams(
 
     Raises:
         StreamNotFoundError: there is no stream at one of the places.
-        CorruptObjectError: a shard that is compared is missing or damaged.
+        CorruptObjectError: a shard that is compared, or a catalog, is missing or damaged.
 
     Determinism: depends on what is stored alone.
     """
@@ -172,7 +172,7 @@ def _reasons(a: _Stream, b: _Stream) -> Iterator[tuple[str, str, str]]:
     digests = [{d.name: d.catalog_digest for d in stream.datasets} for stream in (one, other)]
     for name in (name for name in digests[0] if name in digests[1]):
         if digests[0][name] != digests[1][name]:
-            found = _catalog_difference(_catalog(a.store, name), _catalog(b.store, name))
+            found = _catalog_difference(*(read_catalog(stream.store, name) for stream in (a, b)))
             yield (f"files of {name}", *found)
 
 
@@ -181,17 +181,6 @@ def _spell_origin(manifest: Manifest) -> str:
     if origin is None:
         return "none"
     return f"sample {origin.at_sample} of {origin.fingerprint}, states {origin.states_digest}"
-
-
-def _catalog(store: Store, dataset: str) -> Catalog:
-    name = catalog_name(dataset)
-    try:
-        return Catalog.from_buffer(store.open_mmap(name), name)
-    except FileNotFoundError as error:
-        raise CorruptObjectError(
-            f"{name} must exist, found none in {store.uri!r}; in which files two streams differ "
-            "cannot be known; restore it from a copy"
-        ) from error
 
 
 def _catalog_difference(a: Catalog, b: Catalog) -> tuple[str, str]:

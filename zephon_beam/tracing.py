@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from zephon_beam.catalog.stored import read_catalog
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.errors import CorruptObjectError, RecipeError
 from zephon_beam.lane_listing import global_order, list_lanes, read_lengths
-from zephon_beam.layout import catalog_name, shard_name
+from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.retained import first_retained_sample
 from zephon_beam.sample_order import SampleOrder
@@ -146,14 +147,8 @@ class SampleTracer:
                 "shard is not of this stream; see `zephon-beam verify`"
             )
         if number not in self._catalogs:
-            name = catalog_name(self._manifest.datasets[number].name)
-            try:
-                self._catalogs[number] = Catalog.from_buffer(self._store.open_mmap(name), name)
-            except FileNotFoundError as error:
-                raise CorruptObjectError(
-                    f"{name} must exist, found none in {self._store.uri!r}; which files a sample "
-                    "is from cannot be known; restore it from a copy"
-                ) from error
+            name = self._manifest.datasets[number].name
+            self._catalogs[number] = read_catalog(self._store, name)
         return self._catalogs[number]
 
 
