@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--advance-bytes",
         metavar="SIZE",
         help="source read by one Beam job, e.g. 64MiB; default: 1/16 of the memory of the workers, "
-        "from 16MiB to 128MiB for each of them",
+        "from 16MiB to 256MiB for each of them",
     )
     parser.add_argument(
         "--drain-bytes",

@@ -7,7 +7,7 @@ all lengths. `bare` parses the lines and encodes them with the same backend and 
 a quarter of a megabyte at a time, which suits the libraries better than larger batches; `pipeline`
 is everything from the JSONL files to shards, states and catalogs on disk. Both are measured from
 the start of the first document on, after Beam is imported and the tokenizer loaded. A run has a
-quarter of a CPU-second of its own, and every further advance (128 MiB) as much, whatever it reads:
+quarter of a CPU-second of its own, and every further advance (256 MiB) as much, whatever it reads:
 `--megabytes` says how much they weigh.
 """
 

@@ -32,13 +32,13 @@ MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         (512 * MIB, 1, 32 * MIB),
         (1 * GIB, 1, 64 * MIB),
         (2 * GIB, 1, 128 * MIB),
-        (64 * GIB, 1, 128 * MIB),
+        (64 * GIB, 1, 256 * MIB),
         (2 * GIB, 8, 128 * MIB),
-        (64 * GIB, 8, 1024 * MIB),
+        (64 * GIB, 8, 2048 * MIB),
     ],
 )
 def test_the_rule(memory: int, workers: int, expected: int) -> None:
-    """A sixteenth of the memory, from 16 MiB on and up to 128 MiB for each worker."""
+    """A sixteenth of the memory, from 16 MiB on and up to 256 MiB for each worker."""
     assert advance_size(memory, workers) == expected
 
 
