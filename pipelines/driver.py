@@ -27,7 +27,6 @@ from zephon_beam.position import (
     read_plan,
     read_position,
 )
-from zephon_beam.recipe import Recipe
 from zephon_beam.sample_order import SampleOrder
 from zephon_beam.supply import SupplyPlanner
 
@@ -53,7 +52,6 @@ class Driver:
     """
 
     opened: OpenStream
-    recipe: Recipe
     options: PipelineOptions
     backend: str
     until: int | None
@@ -244,7 +242,7 @@ class Driver:
             advance=plan.advance,
             recomputes=plan.recompute,
             endless=plan.endless,
-            recipe=self.recipe,
+            recipe=self.opened.recipe,
             roots=self.opened.roots,
             code_folders=self.opened.code_folders,
             backend=self.backend,

@@ -101,7 +101,6 @@ def run_stream(
         )
     driver = Driver(
         opened=opened,
-        recipe=loaded,
         options=beam_options,
         backend=backend,
         until=until,
