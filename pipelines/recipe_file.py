@@ -53,14 +53,31 @@ def _parse(data: bytes, origin: str) -> Any:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        problem = error.problem or error.context or ""
+        # YAML looks for a missing colon on the next line; the mistake is in the one before.
+        keyless = problem == _NO_COLON
+        mark = (error.context_mark if keyless else None) or error.problem_mark or error.context_mark
         place = f"{origin}:{mark.line + 1}" if mark else origin
-        raise RecipeError(f"{place}: {error.problem or error.context}") from error
+        repair = next((f"; {then}" for part, then in _REPAIRS.items() if part in problem), "")
+        raise RecipeError(f"{place}: {problem}{repair}") from error
     except (yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(f"{origin}: recipe must be YAML; {reason}") from error
 
 
+_NO_COLON = "could not find expected ':'"
+_REPAIRS = {
+    _NO_COLON: "write a key, a colon, a space and the value, as in `lanes: 8`",
+    "mapping values are not allowed here": (
+        "the line, or the one before, is indented otherwise than its neighbours, has no space "
+        "behind its colon, or needs quotes around a value with a colon"
+    ),
+    "that cannot start any token": "indent with spaces, and put other signs in quotes",
+    "expected alphabetic or numeric character": (
+        'a value that begins with `*` or `&` needs quotes, as in "*.jsonl"'
+    ),
+}
+"""What a user can do about a problem that YAML names only in its own words."""
 _NUMBER = object()
 """Style of a node that is a float."""
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")

@@ -227,7 +227,10 @@ class _Reading:
         where = f" in {_dotted(place)}" if place else ""
         homes = _homes(key, top=bool(place))
         hint = nearest(key, valid)
-        if homes:
+        before, colon, after = key.partition(":")
+        if colon and before in valid:
+            repair = f"write '{before}: {after}', for YAML wants a space behind the colon"
+        elif homes:
             repair = f"it belongs to {homes[0]}"
         elif hint:
             repair = f"did you mean {hint!r}?"

@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Data sets whose name, files, fields and transforms are unchanged go on where they are, so "
         "within their pass no document repeats or is missed; the others begin anew. The older "
-        "stream is only read. Then go on with `zephon-beam run RECIPE --stream NEW`; sample 0 of "
-        "the new stream follows sample N - 1 of the older one."
+        "stream is only read. Then go on with `zephon-beam run RECIPE --stream NEW --until-samples "
+        "N`; sample 0 of the new stream follows sample N - 1 of the older one."
     )
     parser.add_argument("older", metavar="OLD_STREAM", help="path or URI of the older stream")
     parser.add_argument("recipe", metavar="RECIPE", help="recipe file of the new stream")
@@ -67,4 +67,6 @@ def _write_text(facts: dict[str, Any], args: argparse.Namespace) -> None:
     write_line()
     if not facts["created"]:
         write_line("nothing was left to do")
-    write_line(f"go on with: zephon-beam run {args.recipe} --stream {args.stream}")
+    write_line(
+        f"go on with: zephon-beam run {args.recipe} --stream {args.stream} --until-samples N"
+    )

@@ -225,7 +225,26 @@ def test_errors_name_file_and_line(tmp_path: Path, text: str, message: str) -> N
             ": recipe must be a mapping of keys such as name, tokenizer, datasets, got 'j",
         ),
         ("name: [\n", ":2: expected the node content, but found '<stream end>'"),
-        ("name: a\n\tlanes: 8\n", ":2: found character '\\t' that cannot start any token"),
+        (
+            "name: a\n\tlanes: 8\n",
+            ":2: found character '\\t' that cannot start any token; indent with spaces",
+        ),
+        (
+            "name: a\nlanes:8\nseed: 1\n",
+            ":2: could not find expected ':'; write a key, a colon, a space and the value",
+        ),
+        (
+            "datasets:\n  a:\n    weight:1\n    files: b\n",
+            ":4: mapping values are not allowed here; the line, or the one before, is indented",
+        ),
+        (
+            "name: a\ntokenizer: {path:a.json}\ndatasets: {a: {files: b}}\n",
+            ":2: unknown key 'path:a.json' in tokenizer; write 'path: a",
+        ),
+        (
+            "name: a\nfiles: *.jsonl\n",
+            ":2: expected alphabetic or numeric character, but found '.'; a value that begins",
+        ),
         ("name: a\n---\nname: b\n", ":2: but found another document"),
         ("name: *unknown\n", ":1: found undefined alias 'unknown'"),
         ("name: &a [*a]\n", ":1: found unconstructable recursive node"),
