@@ -67,6 +67,8 @@ def _same(facts: dict[str, Any], first: int, last: int) -> str:
     """Say what it means that no sample differs."""
     if first == last:
         made = "differently" if facts["different"] else "alike"
-        return f"no sample could be compared; they were made {made}"
+        return (
+            f"no sample could be compared, for there is none that both hold; they were made {made}"
+        )
     text = f"samples {count(first)} to {count(last - 1)} are the same"
     return f"{text}, but one stream has ended and the other goes on" if facts["different"] else text

@@ -520,6 +520,16 @@ def test_forks_from_and_into_buckets_are_the_same(
     assert len(digests) == 1
 
 
+def test_fork_prints_the_command_that_goes_on_with_its_bound(
+    endless: SmallStream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one, `run` refuses an endless recipe."""
+    words = [str(endless.folder), str(endless.recipe), "--stream", str(tmp_path / "new")]
+    assert main(["fork", *words, "--at-sample", "7"]) == 0
+    expected = f"zephon-beam run {endless.recipe} --stream {tmp_path / 'new'} --until-samples N\n"
+    assert capsys.readouterr().out.endswith(f"go on with: {expected}")
+
+
 def test_inspect_names_what_a_stream_was_forked_from(
     fork: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
