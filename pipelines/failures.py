@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pipelines.process_wide import process_wide
 from zephon_beam import errors
 from zephon_beam.errors import ZephonBeamError
 
@@ -33,6 +34,7 @@ def find_cause(error: BaseException) -> ZephonBeamError | None:
     return None
 
 
+@process_wide
 @contextmanager
 def printed_once() -> Iterator[None]:
     """Keep Beam's worker from printing the traceback of an error of ours, which is raised anyway.

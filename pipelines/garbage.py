@@ -4,10 +4,13 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pipelines.process_wide import process_wide
+
 _OBJECTS = 100_000
 """New objects between two looks. Python itself takes 700."""
 
 
+@process_wide
 @contextmanager
 def rare_collections() -> Iterator[None]:
     """Look for cycles rarely while the block runs.

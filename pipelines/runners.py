@@ -24,6 +24,7 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from pipelines.failures import find_cause, printed_once
 from pipelines.garbage import rare_collections
 from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
+from pipelines.process_wide import process_wide
 from pipelines.whole_bundles import undivided_states
 from zephon_beam.errors import ZephonBeamError
 
@@ -129,6 +130,7 @@ def _has_ended(result: PipelineResult) -> bool:
         return True
 
 
+@process_wide
 @contextmanager
 def _no_timed_flushes() -> Iterator[None]:
     """Keep the in-process engine from losing elements between its workers.
@@ -145,6 +147,7 @@ def _no_timed_flushes() -> Iterator[None]:
         worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = limit
 
 
+@process_wide
 @contextmanager
 def _no_state_cache() -> Iterator[None]:
     """Spare the workers of the in-process engine the cache before their states.

@@ -7,7 +7,10 @@ from typing import Any
 from apache_beam.portability.api import beam_fn_api_pb2, beam_runner_api_pb2
 from apache_beam.runners.worker.bundle_processor import BundleProcessor
 
+from pipelines.process_wide import process_wide
 
+
+@process_wide
 @contextmanager
 def undivided_states() -> Iterator[None]:
     """Let workers in this process decline to split bundles of stages that keep states.

@@ -1,5 +1,6 @@
 """Runners: worker processes are used, start safely, and are missed when they die."""
 
+import gc
 import os
 import signal
 import threading
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
-from apache_beam.runners.worker import data_plane
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
+from apache_beam.runners.worker import data_plane, sdk_worker
+from apache_beam.runners.worker.bundle_processor import BundleProcessor
 
 from pipelines.options import parse_beam_options
 from pipelines.runners import running_pipeline
@@ -48,6 +51,38 @@ def test_every_pipeline_of_a_run_uses_worker_processes(tmp_path: Path) -> None:
         processes = run(folder, options)
         assert processes
         assert os.getpid() not in processes
+
+
+def _shared_by_threads() -> list[object]:
+    """Return what runs change for the whole process."""
+    changed = worker_handlers.DATA_BUFFER_TIME_LIMIT_MS, worker_handlers.STATE_CACHE_SIZE_MB
+    return [*changed, vars(sdk_worker).get("print"), gc.get_threshold(), BundleProcessor.try_split]
+
+
+def test_of_two_runs_in_threads_the_first_that_ends_takes_nothing_from_the_other() -> None:
+    """What they change for the whole process stays until both have ended, and then goes."""
+    before = _shared_by_threads()
+    signals = [(threading.Event(), threading.Event()) for _ in range(2)]
+    ended: list[bool] = []
+
+    def run_empty(begun: threading.Event, ends: threading.Event) -> None:
+        with running_pipeline(parse_beam_options([])) as pipeline:
+            _ = pipeline | beam.Create([1])
+            begun.set()
+            assert ends.wait(60)
+        ended.append(True)
+
+    threads = [threading.Thread(target=run_empty, args=pair) for pair in signals]
+    for thread, (begun, _) in zip(threads, signals, strict=True):
+        thread.start()
+        assert begun.wait(60)
+    during = _shared_by_threads()
+    assert all(now != then for now, then in zip(during, before, strict=True))
+    for place, expected in enumerate((during, before)):
+        signals[place][1].set()
+        threads[place].join(60)
+        assert _shared_by_threads() == expected
+    assert ended == [True, True]
 
 
 def test_the_death_of_a_worker_is_an_error_not_a_hang(tmp_path: Path) -> None:
