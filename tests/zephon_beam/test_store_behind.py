@@ -111,3 +111,27 @@ def test_an_error_is_raised_once_and_nothing_follows_it(store: Slow, writer: Wri
     writer.put(0, objects("0/d"), lambda _: None)
     writer.wait()
     assert store.exists("0/d")
+
+
+def test_whatever_failed_for_a_caller_before_fails_nothing_now(
+    store: Slow, writer: WriteBehind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what no store is known to raise: the caller begins anew at once, and may end."""
+    together = threading.Barrier(4)
+
+    def refuse(name: str, _data: bytes, _same: SameContent | None = None) -> bool:
+        together.wait(60)
+        raise RuntimeError(name)
+
+    monkeypatch.setattr(store, "put_if_absent", refuse)
+    for queue in range(3):
+        writer.put(queue, objects(f"{queue}/a"), lambda _: None)
+    together.wait(60)
+    with pytest.raises(RuntimeError, match="0/a"):
+        writer.wait()
+    writer.forget()
+    monkeypatch.undo()
+    store.go_on.set()
+    writer.put(0, objects("0/b"), lambda _: None)
+    writer.wait()
+    assert list(store.list("")) == ["0/b"]

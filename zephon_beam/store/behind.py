@@ -3,9 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 
-from zephon_beam.errors import ZephonBeamError
 from zephon_beam.store.base import SameContent, Store
 
 _THREADS = 16
@@ -69,8 +67,7 @@ class WriteBehind:
         """Wait for what is being written for a caller that has failed, and start anew."""
         self._has_failed = True
         while self._waiting:
-            with suppress(ZephonBeamError, OSError):
-                self._waiting.popleft()[0].result()
+            self._waiting.popleft()[0].exception()
         self._size = 0
         self._has_failed = False
 
