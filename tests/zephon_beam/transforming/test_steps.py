@@ -70,8 +70,10 @@ CODE = '''
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the folder of a recipe that has a module beside it, on the import path."""
+    # Other tests have one of that name.
+    monkeypatch.delitem(sys.modules, "cleaning", raising=False)
     write(tmp_path / "cleaning.py", CODE)
     make_importable([str(tmp_path)])
     yield tmp_path
