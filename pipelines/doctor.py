@@ -12,14 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 from pipelines.commands.texts import count, size
 from pipelines.engines.software import jar_folder, prism_binary
 from zephon_beam.catalog.scan import file_sizes
 from zephon_beam.errors import DeterminismError, StreamNotFoundError, ZephonBeamError
 from zephon_beam.manifest import read_manifest
-from zephon_beam.recipe import Recipe
 from zephon_beam.store.base import Store, open_store
+
+if TYPE_CHECKING:
+    from pipelines.create_stream import Sources
 
 _NEEDED = ("numpy", "pyarrow", "fastavro", "apache-beam", "PyYAML", "tokenizers")
 _OPTIONAL = {
@@ -63,18 +66,19 @@ def examine(recipe: str | None = None, stream: str | None = None) -> Iterator[Ch
     if lacks_library:
         # Nothing more can be imported.
         return
-    loaded = None
+    sources = None
     if recipe is not None:
+        from pipelines.create_stream import find_sources
         from pipelines.recipe_file import load_recipe, recipe_folder
 
         try:
-            loaded = load_recipe(recipe)
-            yield from _recipe(loaded, recipe_folder(recipe))
+            sources = find_sources(load_recipe(recipe), recipe_folder(recipe))
+            yield from _recipe(sources)
         except ZephonBeamError as error:
             yield Check(name="recipe", status="fault", text=str(error))
     if stream is not None:
         try:
-            yield from _place(open_store(stream), loaded)
+            yield from _place(open_store(stream), sources)
         except (ZephonBeamError, OSError) as error:
             yield Check(name="stream", status="fault", text=str(error))
 
@@ -105,13 +109,13 @@ def _machine() -> Iterator[Check]:
     yield Check(name="java", status="ok" if java else "missing", text=java or lacks)
 
 
-def _recipe(recipe: Recipe, folder: str) -> Iterator[Check]:
+def _recipe(sources: "Sources") -> Iterator[Check]:
     from pipelines.advance_size import usable_memory
-    from pipelines.create_stream import check_sources, find_sources
+    from pipelines.create_stream import check_sources
     from transforms.tokenizers.backends import choose_backend
 
     yield Check(name="memory", status="ok", text=size(usable_memory()))
-    sources = find_sources(recipe, folder)
+    recipe = sources.recipe
     _, formats = check_sources(sources)
     for (name, dataset), format_name, root, paths in zip(
         recipe.datasets.items(), formats, sources.roots, sources.paths, strict=True
@@ -125,15 +129,15 @@ def _recipe(recipe: Recipe, folder: str) -> Iterator[Check]:
     yield Check(name="tokenizer", status="ok", text=f"{recipe.tokenizer.path}, by {backend}")
 
 
-def _place(store: Store, recipe: Recipe | None) -> Iterator[Check]:
+def _place(store: Store, sources: "Sources | None") -> Iterator[Check]:
     try:
         manifest = read_manifest(store)
         text = f"{store.uri}: {manifest.name}, {manifest.fingerprint}"
         yield Check(name="stream", status="ok", text=text)
-        if recipe is not None:
-            from pipelines.open_stream import refuse_recipe_drift
+        if sources is not None:
+            from pipelines.open_stream import open_same
 
-            refuse_recipe_drift(recipe, manifest, store)
+            open_same(sources, manifest, store)
     except StreamNotFoundError:
         yield Check(name="stream", status="ok", text=f"{store.uri}: none yet")
     yield _try_store(store)

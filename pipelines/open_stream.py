@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.create_stream import (
+    Sources,
     code_versions,
     create_stream,
     find_sources,
@@ -61,14 +62,7 @@ def open_or_create(
         refuse_foreign_folder(store)
         create_stream(sources, store, options)
     manifest = read_manifest(store)
-    refuse_recipe_drift(recipe, manifest, store)
-    refuse_other_code(sources.steps, manifest.code_versions)
-    catalogs = open_catalogs(recipe, store)
-    _refuse_other_catalogs(manifest, catalogs)
-    for name, root, listed, catalog in zip(
-        recipe.datasets, sources.roots, sources.paths, catalogs, strict=True
-    ):
-        _refuse_source_drift(name, root, listed, catalog)
+    catalogs = open_same(sources, manifest, store)
     found = step_folders(sources.steps)
     return OpenStream(
         store=store,
@@ -80,7 +74,31 @@ def open_or_create(
     )
 
 
-def refuse_recipe_drift(recipe: Recipe, manifest: Manifest, store: Store) -> None:
+def open_same(sources: Sources, manifest: Manifest, store: Store) -> tuple[Catalog, ...]:
+    """Open the catalogs of a stream whose recipe, code and source files are still the same.
+
+    Args:
+        sources: what the recipe names, as it is now.
+        manifest: of the stream.
+        store: of the stream.
+
+    Raises:
+        DriftError: the stream belongs to another recipe, tokenizer, code or source content.
+        CorruptObjectError: a catalog is damaged.
+    """
+    recipe = sources.recipe
+    _refuse_recipe_drift(recipe, manifest, store)
+    refuse_other_code(sources.steps, manifest.code_versions)
+    catalogs = open_catalogs(recipe, store)
+    _refuse_other_catalogs(manifest, catalogs)
+    for name, root, listed, catalog in zip(
+        recipe.datasets, sources.roots, sources.paths, catalogs, strict=True
+    ):
+        _refuse_source_drift(name, root, listed, catalog)
+    return catalogs
+
+
+def _refuse_recipe_drift(recipe: Recipe, manifest: Manifest, store: Store) -> None:
     """Compare the recipe and the tokenizer with what the stream was created from."""
     changed = changed_fields(manifest, recipe)
     repair = "undo the change, or run the recipe into a new place"
@@ -159,5 +177,6 @@ def _refuse_source_drift(name: str, root: str, listed: Sequence[str], catalog: C
     if change:
         raise DriftError(
             f"datasets.{name}: {change}; the order of the stream was fixed by the other content "
-            "that it was created from; restore the files, or run the recipe into a new place"
+            "that it was created from; restore the files, or begin a new stream with them, "
+            "by `run` or where this one is, by `fork`"
         )

@@ -62,6 +62,12 @@ def test_what_would_stop_a_run_is_a_fault(
     assert status == 1
     assert found["stream"][0] == "fault"
     assert "datasets.code.weight" in found["stream"][1]
+    new = endless.recipe.parent / "prose" / "part-9.jsonl"
+    new.write_text('{"text": "one more"}\n')
+    status, found = doctor(capsys, str(endless.recipe), "--stream", str(endless.folder))
+    new.unlink()
+    assert status == 1
+    assert "'part-9.jsonl' is new" in found["stream"][1]
     place = tmp_path / "file"
     place.write_text("")
     assert doctor(capsys, "--stream", str(place / "s"))[0] == 1

@@ -21,6 +21,7 @@ from tests.stored_documents import Place, stored_documents, stored_texts
 from zephon_beam.built_ins.normalize import Normalize
 from zephon_beam.errors import BadRecordError, DriftError, RecipeError, SourceError, TransformError
 from zephon_beam.keyed import keyed_int
+from zephon_beam.transforming.importing import make_importable
 from zephon_beam.verification import verify_stream
 
 
@@ -123,6 +124,8 @@ def test_functions_may_be_given_in_python(
     folder: Path, stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Worker processes look where this process found them."""
+    # Else the path that is restored afterwards would hold the folder of an earlier recipe.
+    make_importable([])
     monkeypatch.syspath_prepend(folder)
     recipe = load_recipe(folder / "recipe.yaml")
     run_stream(recipe, tmp_path / "s", options=PROCESSES)
@@ -145,7 +148,7 @@ def test_changed_code_is_refused(command: Commands, tmp_path: Path) -> None:
     assert outcome.complaint.startswith(
         "datasets.web.transforms[1] (cleaning:is_wanted): expected code source:"
     )
-    assert "restore the function's source, or run the recipe into a new place" in outcome.complaint
+    assert "restore the function's source, or begin a new stream with it" in outcome.complaint
     code.write_text(source)
     write_recipe(recipe, changes=[("kind: filter}", 'kind: filter, version: "2"}')])
     outcome = command(*words)
@@ -184,6 +187,9 @@ def test_a_failing_function_ends_the_run_with_its_place(command: Commands, tmp_p
         "datasets.web.transforms[0], part-1.jsonl, locator 0: cleaning:fail_on_bad must return a "
         "document, it raised ValueError: cannot use <object object at" in outcome.complaint
     )
+    source = (tmp_path / "cleaning.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(source, 1) if "raise ValueError" in text)
+    assert f" in cleaning.py, line {line}; every run would stop here" in outcome.complaint
 
 
 def test_a_wrong_return_ends_the_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zephon_beam.checks import require, require_choice, require_int, require_text
 from zephon_beam.consumers import ACKNOWLEDGED, check_consumer_name
-from zephon_beam.errors import RecipeError
+from zephon_beam.errors import RecipeError, ResumeError
 from zephon_beam.reader.batches import BatchBuilder, check_fields
 from zephon_beam.reader.consumer_file import ConsumerFile
 from zephon_beam.reader.cursor import (
@@ -302,6 +302,11 @@ class StreamReader:
             DriftError: the state belongs to another stream.
             ResumeError: not a state of this version, or inside a step of another topology.
         """
+        if not isinstance(state, Mapping):
+            raise ResumeError(
+                f"state must be a dictionary of state_dict(), or {{}} for the start, got {state!r}"
+                "; the run would begin again at its first sample; load the checkpoint's own state"
+            )
         if not state:
             self._move_to(self._first_cursor())
             return

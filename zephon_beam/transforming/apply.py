@@ -7,6 +7,8 @@ looks at its part, and parts are fixed by the source.
 
 from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -191,7 +193,8 @@ class _StepRun:
                 "the function or its surroundings if it repeats"
             ) from error
         message = (
-            f"{start}; every run would stop here, for no document is skipped silently; mend the "
+            f"{start}{_line(error)}; every run would stop here, for no document is skipped "
+            "silently; mend the "
             "function, filter such documents out before it, or set bad_records.action to quarantine"
         )
         if not self._context.quarantine:
@@ -217,6 +220,16 @@ def _has_text_keys(value: Any) -> bool:
         keys = all(isinstance(key, str) for key in value)
         return keys and all(map(_has_text_keys, value.values()))
     return not isinstance(value, (list, tuple)) or all(map(_has_text_keys, value))
+
+
+def _line(error: Exception) -> str:
+    """Say in which line of a user's module an error arose; empty where it was raised by ours.
+
+    It is told to who has to mend it, and never stored: it may change while the function does not.
+    """
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
 
 
 def _describe(error: Exception) -> str:

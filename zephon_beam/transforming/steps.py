@@ -88,8 +88,13 @@ def _repair(step: Step) -> str:
     if "Unicode" in step.code_version:
         return "run it with the Python and zephon-beam that it was created with"
     if step.code_version.startswith("source:"):
-        return "restore the function's source, or run the recipe into a new place"
-    return "undo the change, or run the recipe into a new place"
+        return (
+            "restore the function's source, or begin a new stream with it, by `run` or where this "
+            "one is, by `fork`"
+        )
+    return (
+        "undo the change, or begin a new stream with it, by `run` or where this one is, by `fork`"
+    )
 
 
 def _dataset_steps(name: str, dataset: DatasetRecipe) -> tuple[Step, ...]:

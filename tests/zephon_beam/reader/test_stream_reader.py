@@ -213,6 +213,10 @@ def test_one_reader_goes_to_any_state_in_any_order(stream: FakeStream) -> None:
         assert content(next(reader)) == batches[place]
     reader.load_state_dict({})
     assert content(next(reader)) == batches[0]
+    nothing: Any = None
+    with pytest.raises(ResumeError, match=r"state must be a dictionary .* got None; the run would"):
+        reader.load_state_dict(nothing)
+    assert content(next(reader)) == batches[1]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 7, 8, 64])

@@ -193,7 +193,7 @@ def test_a_failure_names_data_set_transform_place_and_exception() -> None:
     error = caught.value
     assert str(error).startswith(
         "datasets.web.transforms[0], b.jsonl, locator 10: clean:f must return a document, it "
-        "raised ValueError: cannot clean b!; every run would stop here"
+        "raised ValueError: cannot clean b! in test_apply.py, line "
     )
     assert "\n" not in str(error)
     assert (error.file, error.locator, error.reason) == ("b.jsonl", 10, "transform")
