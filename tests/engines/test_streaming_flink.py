@@ -27,7 +27,7 @@ from tests.pipelines.small_streams import (
 )
 from zephon_beam.verification import verify_stream
 
-pytestmark = ENGINE_MARKS
+pytestmark = [*ENGINE_MARKS, pytest.mark.long]
 
 UNTIL = 900
 LOOKAHEAD = 6 * LANES * SHARD_SAMPLES

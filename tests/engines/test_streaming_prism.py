@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import pipelines.endless as jobs
 from pipelines.fork import fork_stream
 from pipelines.selftest import shuffled_arrivals
 from tests.engines.endless_runs import (
@@ -38,7 +39,7 @@ from zephon_beam.layout import progress_name
 from zephon_beam.store.base import open_store
 from zephon_beam.verification import verify_stream
 
-pytestmark = ENGINE_MARKS
+pytestmark = [*ENGINE_MARKS, pytest.mark.long]
 
 UNTIL = 900
 FAR = 1 << 40
@@ -54,6 +55,12 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> SmallStream:
     folder = tmp_path_factory.mktemp("endless_expected") / "stream"
     facts = run(recipe, folder, until_samples=2 * UNTIL)
     return SmallStream(recipe=recipe, folder=folder, tree=tree(folder), facts=facts)
+
+
+@pytest.fixture(autouse=True)
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run endless jobs where the product does not offer them yet."""
+    monkeypatch.setattr(jobs, "_LASTING", ("PrismRunner",))
 
 
 def run_endless(recipe: Path, stream: Path, flags: list[str], until: int | None) -> dict[str, Any]:
