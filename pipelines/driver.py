@@ -163,6 +163,10 @@ class Driver:
             report=self._tell,
         )
         self._find_position()
+        newest = self._plan_or_none(self.position.next_advance - 1)
+        heads = Heads(self.opened.store, self.opened.manifest, self.position.heads)
+        if newest is not None and is_complete(self.opened.store, heads, newest):
+            self._drop_heads(self._plan_or_none(newest.advance - 1))
         self.jobs += 1
         self._tell()
         return is_drained and not self.position.finished

@@ -21,6 +21,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipelines.advance import build_advance
+from pipelines.draining import Leftover
 from pipelines.engine_defaults import DIRECT_RUNNERS, STATE_CACHE_MB
 from pipelines.engines.flink_jobs import end_cluster_job
 from pipelines.follow import POLL_SECS, Follower
@@ -107,7 +108,7 @@ def run_endless(
         report: called now and then with the samples of each lane.
 
     Returns:
-        Whether the job ended by itself: its lanes did, or the engine was told to drain it.
+        Whether the job ended by itself: its lanes did, or it was drained.
 
     Raises:
         ZephonBeamError: what a worker met, named as it was there.
@@ -174,6 +175,8 @@ class _Watch:
         self._follower = follower
         self._until_samples = until_samples
         self._report = report
+        self._leftover = Leftover(store=opened.store, manifest=opened.manifest, plan=plan)
+        self._is_left_over = False
         self._left = threading.Event()
         self.has_enough = False
         self._error: Exception | None = None
@@ -196,7 +199,7 @@ class _Watch:
         try:
             yield
         except RuntimeError:
-            if not self.has_enough and self._error is None:
+            if not (self.has_enough or self._is_left_over) and self._error is None:
                 raise
         finally:
             self._left.set()
@@ -212,9 +215,10 @@ class _Watch:
                 continue
             try:
                 self.has_enough = self._look()
+                self._is_left_over = self._leftover.look()
             except Exception as error:  # noqa: BLE001 - raised again where the job was started
                 self._error = error
-            if self.has_enough or self._error is not None:
+            if self.has_enough or self._is_left_over or self._error is not None:
                 result.cancel()
                 return
 

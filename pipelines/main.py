@@ -25,6 +25,7 @@ COMMANDS = {
     "diff": "find the first sample in which two streams differ, and why",
     "trace": "say which documents a sample or a step holds",
     "fork": "begin a new stream with a new recipe where another one is",
+    "drain": "let an endless job commit what it was supplied with, and end",
     "gc": "delete the shards that no trainer's checkpoint needs",
     "verify": "find every fault of a stream and print its digest",
     "doctor": "look for what a machine, a recipe or a place for a stream lacks",

@@ -15,21 +15,34 @@ from zephon_beam.sequences import PartKey
 from zephon_beam.sources.documents import Documents, Quarantined, Spans, TokenLists
 
 SupplyItem = tuple[int, int, int, int]
-"""(data set, chunk number, first part, parts), or `HEAD_ITEM`, or `NUDGE_ITEM`."""
+"""(data set, chunk number, first part, parts), or `HEAD_ITEM`, `NUDGE_ITEM` or a `drain_item`."""
 
 HEAD_ITEM: SupplyItem = (-1, -1, -1, -1)
 NUDGE_ITEM: SupplyItem = (-2, -2, -2, -2)
 """Asks a lane of an endless job to say where it stands."""
+_DRAIN = -3
+
+
+def drain_item(parts: int) -> SupplyItem:
+    """Return what tells a lane that nothing comes but the parts, so many, of its endless job."""
+    return _DRAIN, _DRAIN, _DRAIN, parts
+
+
+def drained_parts(item: SupplyItem) -> int | None:
+    """Return the parts of a `drain_item`, None if it is none."""
+    return item[3] if item[0] == _DRAIN else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneDocuments:
     """The documents of one part on their way to the tokenizer, or a head that passes through.
 
-    With neither it is a nudge, which passes through too.
+    With neither it is the end of a job that is drained, or a nudge; these pass through too.
     """
 
     head: bytes | None = None
+    all_parts: int | None = None
+    """Of a drain: how many parts the job has supplied the lane with."""
     key: PartKey | None = None
     pass_number: int = 0
     documents: Documents | None = None
@@ -42,6 +55,8 @@ class LaneDocumentsCoder(beam.coders.Coder):
         """Encode as a kind byte and the head, or an Arrow stream of the documents."""
         if value.head is not None:
             return b"H" + value.head
+        if value.all_parts is not None:
+            return b"E%d" % value.all_parts
         if value.key is None or value.documents is None:
             return b"N"
         return b"D" + _encode_documents(value.key, value.pass_number, value.documents)
@@ -50,6 +65,8 @@ class LaneDocumentsCoder(beam.coders.Coder):
         """Decode what `encode` made."""
         if encoded[:1] == b"H":
             return LaneDocuments(head=encoded[1:])
+        if encoded[:1] == b"E":
+            return LaneDocuments(all_parts=int(encoded[1:]))
         if encoded[:1] == b"N":
             return LaneDocuments()
         return _decode_documents(encoded[1:])

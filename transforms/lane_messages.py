@@ -13,17 +13,20 @@ from zephon_beam.sequences import SequencePart, decode_part, encode_part
 _HEAD = b"H"
 _PART = b"P"
 _NUDGE = b"N"
+_DRAIN = b"E"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneMessage:
-    """A lane's head, or a part of its supply; with neither, a nudge to say where it stands."""
+    """A lane's head, a part of its supply, or the end of that; else a nudge to say where it is."""
 
     head: bytes | None = None
     """The encoded state or carry that the lane starts from, empty for a fresh lane."""
     part: SequencePart | None = None
     encoding: bytes | None = None
     """What `part` was decoded from, so that it is not encoded again where it only passes."""
+    all_parts: int | None = None
+    """Of an endless job that is drained: how many parts it has supplied the lane with."""
 
     @property
     def size(self) -> int:
@@ -44,7 +47,7 @@ def encoded_part(message: LaneMessage) -> bytes:
     """Return the part of a message as an Arrow IPC stream; see `encode_part`.
 
     Raises:
-        ValueError: the message is a head or a nudge.
+        ValueError: the message is no part.
     """
     if message.encoding is not None:
         return message.encoding
@@ -54,12 +57,14 @@ def encoded_part(message: LaneMessage) -> bytes:
 
 
 class LaneMessageCoder(beam.coders.Coder):
-    """Encodes `LaneMessage` as a kind byte and the head or the part, if there is one."""
+    """Encodes `LaneMessage` as a kind byte and what it holds, if anything."""
 
     def encode(self, value: LaneMessage) -> bytes:
         """Encode a message."""
         if value.part is not None:
             return _PART + encoded_part(value)
+        if value.all_parts is not None:
+            return b"%b%d" % (_DRAIN, value.all_parts)
         return _NUDGE if value.head is None else _HEAD + value.head
 
     def decode(self, encoded: bytes) -> LaneMessage:
@@ -69,6 +74,8 @@ class LaneMessageCoder(beam.coders.Coder):
             return LaneMessage(head=content)
         if encoded[: len(_PART)] == _NUDGE:
             return LaneMessage()
+        if encoded[: len(_PART)] == _DRAIN:
+            return LaneMessage(all_parts=int(content))
         return decode_message(content)
 
     def estimate_size(self, value: LaneMessage) -> int:

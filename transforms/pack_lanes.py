@@ -46,7 +46,9 @@ from zephon_beam.shard import encode_shard
 
 DEFAULT_DRAIN_BYTES = 16 * 1024 * 1024
 _DONE = -1
-"""Parts so far of a lane whose share of the advance has ended: what comes now came before."""
+"""Parts so far of a lane whose share of the job has ended: what comes now came before."""
+_UNKNOWN = -2
+"""Parts in all of a lane of an endless job, until that is drained."""
 _REPORT_PARTS = 8
 """Parts of a lane between two reports of progress: about 2 MiB of source."""
 
@@ -58,8 +60,9 @@ class PackLanes(beam.PTransform[Any, Any]):
     event time of an element is its round; one event-time timer is set at that time, so when it
     fires everything of the round has arrived. The carry, or the lane's end, is emitted only when
     all that the plan supplied was used up or waits, which is decided from the plan. In an endless
-    job there is no carry: after each drain the lane says where it stands, and it has ended when
-    its sources are used up, never because the job is drained.
+    job the lane says after each drain where it stands, and it has ended when its sources are used
+    up. There is a carry only if the job as a whole is drained, once all parts have come that its
+    source says it has supplied; an engine that ends the source's time early gets none.
 
     Determinism: shards and states depend on the contents of the parts alone.
     """
@@ -79,8 +82,9 @@ class _PackLane(beam.DoFn):
     STATE = ReadModifyWriteStateSpec("state", BytesCoder())
     """Encoded lane state, empty for a fresh lane; unset until the lane's head has come."""
     PARTS = BagStateSpec("parts", LaneMessageCoder())
-    GATHERED = ReadModifyWriteStateSpec("gathered", TupleCoder((VarIntCoder(),) * 3))
-    """Bytes that arrived since the last drain, how many start the next one, parts so far."""
+    GATHERED = ReadModifyWriteStateSpec("gathered", TupleCoder((VarIntCoder(),) * 4))
+    """Bytes that arrived since the last drain, how many start the next one, parts so far, and how
+    many come in all."""
     ROUND = TimerSpec("round", TimeDomain.WATERMARK)
 
     def __init__(self, job: StreamJob, drain_bytes: int) -> None:
@@ -93,6 +97,8 @@ class _PackLane(beam.DoFn):
         self._planned = {
             plan.lane: sum(entry.part_count for entry in plan.supply) for plan in self._plan.lanes
         }
+        if self._plan.endless:
+            self._planned = dict.fromkeys(self._planned, _UNKNOWN)
 
     def process(
         self,
@@ -109,7 +115,7 @@ class _PackLane(beam.DoFn):
         and with it the lane's share of the advance mostly ends, before the timer.
         """
         lane, message = element
-        arrived, threshold, count = gathered.read() or (0, self._drain_bytes, 0)
+        arrived, threshold, count, planned = self._gathered(lane, gathered)
         if count == _DONE:
             return
         timer.set(timestamp)
@@ -124,7 +130,9 @@ class _PackLane(beam.DoFn):
             for waiting in self._accept_head(lane, message.head, state):
                 parts.add(waiting)
                 arrived += waiting.size
-        has_all = count == self._planned[lane] and not is_endless
+        elif message.all_parts is not None:
+            planned = message.all_parts
+        has_all = count == planned
         if (has_all or arrived >= threshold) and state.read() is not None:
             process, left = yield from self._drain(lane, state, parts)
             if is_endless:
@@ -137,7 +145,7 @@ class _PackLane(beam.DoFn):
                 state.clear()
                 left, count = [], _DONE
             arrived, threshold = 0, self._next_threshold(left)
-        gathered.write((arrived, threshold, count))
+        gathered.write((arrived, threshold, count, planned))
 
     @on_timer(ROUND)
     def close_round(
@@ -155,8 +163,8 @@ class _PackLane(beam.DoFn):
             return
         process, left = yield from self._drain(lane, state, parts)
         self._keep(process, left, state, parts)
-        _, _, count = gathered.read() or (0, 0, 0)
-        gathered.write((0, self._next_threshold(left), count))
+        _, _, *counts = self._gathered(lane, gathered)
+        gathered.write((0, self._next_threshold(left), *counts))
         if self._plan.endless:
             # Only a lane that has used all its sources up has ended: not one that is drained.
             if process.ended:
@@ -166,6 +174,9 @@ class _PackLane(beam.DoFn):
         last = self._last_commit(lane, process, left)
         if last is not None:
             yield last
+
+    def _gathered(self, lane: int, gathered: Any) -> tuple[int, int, int, int]:
+        return gathered.read() or (0, self._drain_bytes, 0, self._planned[lane])
 
     def _last_commit(
         self, lane: int, process: LaneProcess, left: Sequence[LaneMessage]

@@ -7,7 +7,13 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PCollection
 
-from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, LaneDocuments, SupplyItem
+from transforms.lane_items import (
+    HEAD_ITEM,
+    NUDGE_ITEM,
+    LaneDocuments,
+    SupplyItem,
+    drained_parts,
+)
 from transforms.stream_job import StreamJob
 from zephon_beam.chunk_order import document_order
 from zephon_beam.errors import BadRecordError, DriftError, SourceError
@@ -67,6 +73,10 @@ class _ReadParts(beam.DoFn):
             return
         if item == NUDGE_ITEM:
             yield lane, LaneDocuments()
+            return
+        all_parts = drained_parts(item)
+        if all_parts is not None:
+            yield lane, LaneDocuments(all_parts=all_parts)
             return
         dataset, number, first_part, part_count = item
         for part in range(first_part, first_part + part_count):

@@ -10,7 +10,10 @@ into a graph:
 - The *round* is the event time: 0.1 s of the wall clock, and at least one more than the round
   before. With every poll the watermark goes on by one, also if nothing was supplied: else lanes
   that wait would hold back the timers of lanes that lag.
-- A *drain* takes away the restriction, and so ends the job without another element.
+- A *drain* that was asked for in the stream (`zephon_beam.draining`) is the lane's last poll: it
+  says how many parts were supplied, so that the lane commits all of them, and leaves no rest.
+- A drain of the engine takes away the restriction, if the engine does so, and so ends the job
+  without another element.
 """
 
 import time
@@ -26,9 +29,10 @@ from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorP
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, SupplyItem
+from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, SupplyItem, drain_item
 from transforms.stream_job import StreamJob
 from zephon_beam.demand import read_demand
+from zephon_beam.draining import is_drain_asked
 from zephon_beam.errors import ResumeError
 from zephon_beam.heads import Heads
 from zephon_beam.lane_listing import read_lengths
@@ -45,7 +49,7 @@ _LEAST_POLL_SECS = 0.4
 of every poll. Of many lanes only the first one in turn has to wait."""
 _MICROS_PER_ROUND = 100_000
 _DEMAND_SECS = 1.0
-"""Between two looks at the consumers, which all lanes of a worker share."""
+"""Between two looks at the consumers, and at whether to drain; all lanes of a worker share them."""
 
 
 class SupplyEndlessly(beam.PTransform[Any, Any]):
@@ -213,7 +217,8 @@ class _PollLane(beam.DoFn, RestrictionProvider):
         self._planner = SupplyPlanner(config, self._job.catalogs(), self._job.chunk_orders())
         self._suppliers: dict[int, Supplier] = {}
         self._targets: list[int | None] = []
-        self._looked = -_DEMAND_SECS
+        self._looked = self._asked = -_DEMAND_SECS
+        self._is_draining = False
         self._polled: dict[int, float] = {}
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
@@ -232,6 +237,10 @@ class _PollLane(beam.DoFn, RestrictionProvider):
             if not tracker.try_claim(supplied):
                 return
             yield TimestampedValue((lane, HEAD_ITEM), number)  # type: ignore[misc]
+        if self._is_drained():
+            if tracker.try_claim(replace(supplied, stopped=True)):
+                yield TimestampedValue((lane, drain_item(supplied.parts)), number)  # type: ignore[misc]
+            return
         poll = supplier.poll(supplied, self._read_progress(lane), lambda: self._target(lane))
         if not tracker.try_claim(poll.supplied):
             return
@@ -289,6 +298,14 @@ class _PollLane(beam.DoFn, RestrictionProvider):
             return decode_progress(self._store.get(progress_name(lane)))
         except FileNotFoundError:
             return None
+
+    def _is_drained(self) -> bool:
+        """Say whether the job was asked to end, as seen not long ago."""
+        now = time.monotonic()
+        if now - self._asked >= _DEMAND_SECS:
+            self._asked = now
+            self._is_draining = is_drain_asked(self._store, self._plan.advance)
+        return self._is_draining
 
     def _target(self, lane: int) -> int | None:
         """Return how many samples the consumers want of a lane now, as seen not long ago."""

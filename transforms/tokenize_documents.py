@@ -90,7 +90,7 @@ class _TokenizeParts(beam.DoFn):
         lane, item = element
         documents = item.documents
         if documents is None or item.key is None:
-            yield lane, LaneMessage(head=item.head)
+            yield lane, LaneMessage(head=item.head, all_parts=item.all_parts)
             return
         mask: Array | None
         if self._contents[item.key.dataset] == "messages":

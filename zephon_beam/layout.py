@@ -2,6 +2,8 @@
 
 import re
 
+DRAIN = "progress/drain.json"
+"""Asks endless jobs to end with all that they were supplied committed; replaced."""
 MANIFEST = "stream.json"
 QUARANTINE_FOLDER = "quarantine/"
 _NUMBERED = re.compile(r"(\d+)\.[a-z]+")

@@ -73,7 +73,7 @@ class Plan:
     lanes: tuple[LanePlan, ...]
     recompute: bool = False
     endless: bool = False
-    """Whether it is of an endless job: it supplies nothing itself, and is never complete."""
+    """Whether it is of an endless job: it supplies nothing itself, and is complete if drained."""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ The commit protocol. Advance k is complete when every lane in its plan has carry
 and every shard that the carry or the end counts exists or was deleted on purpose; otherwise plan k
 is run again. If an object that a plan starts from is gone or damaged, lanes go on from whichever
 is further of their newest carry and the last lane state of their gapless run of shards; ties go to
-the carry. So they do after an endless job, whose plan is never complete.
+the carry. So they do after an endless job, whose plan is complete only if it was drained.
 """
 
 from dataclasses import dataclass

@@ -47,6 +47,8 @@ class Supplied:
     """Polls in a row that supplied nothing though the lane was to go on."""
     stopped: bool = False
     """Whether nothing more comes: the lane has ended, or another holder has the rest."""
+    parts: int = 0
+    """How many the job has supplied, so that the lane can tell when all have come."""
 
     def holds(self, dataset: int, number: int, part: int) -> bool:
         """Say whether a part was supplied."""
@@ -71,6 +73,7 @@ class Supplied:
         Raises:
             ValueError: a part before them was not supplied.
         """
+        parts = self.parts
         numbers = [channel.next_number for channel in self.channels]
         begun = [dict(channel.begun) for channel in self.channels]
         for entry in entries:
@@ -80,6 +83,7 @@ class Supplied:
                 begun[dataset][number] = 0
             if begun[dataset].get(number) != entry.first_part:
                 raise ValueError(f"supply of {self.channels[dataset]} must have no hole, {entry}")
+            parts += entry.part_count
             following = entry.first_part + entry.part_count
             if following < part_counts(dataset, number):
                 begun[dataset][number] = following
@@ -89,7 +93,7 @@ class Supplied:
             ChannelSupply(number, tuple(sorted(open_chunks.items())))
             for number, open_chunks in zip(numbers, begun, strict=True)
         )
-        return replace(self, channels=channels)
+        return replace(self, channels=channels, parts=parts)
 
 
 def supplied_with_head(head: LaneHead, dataset_count: int, part_counts: PartCounts) -> Supplied:
@@ -123,7 +127,7 @@ def supplied_with_head(head: LaneHead, dataset_count: int, part_counts: PartCoun
 
 def encode_supplied(supplied: Supplied) -> bytes:
     """Encode as little-endian integers; equal values have equal encodings."""
-    values = [int(supplied.head_sent), supplied.empty_polls, int(supplied.stopped)]
+    values = [int(supplied.head_sent), supplied.empty_polls, int(supplied.stopped), supplied.parts]
     for channel in supplied.channels:
         values += [channel.next_number, len(channel.begun)]
         for pair in channel.begun:
@@ -134,8 +138,8 @@ def encode_supplied(supplied: Supplied) -> bytes:
 def decode_supplied(data: bytes) -> Supplied:
     """Decode what `encode_supplied` made."""
     values = np.frombuffer(data, _INTEGER).tolist()
-    head_sent, empty_polls, stopped = values[:3]
-    channels, place = [], 3
+    head_sent, empty_polls, stopped, parts = values[:4]
+    channels, place = [], 4
     while place < len(values):
         number, count = values[place : place + 2]
         place += 2
@@ -147,6 +151,7 @@ def decode_supplied(data: bytes) -> Supplied:
         head_sent=bool(head_sent),
         empty_polls=empty_polls,
         stopped=bool(stopped),
+        parts=parts,
     )
 
 

@@ -6,15 +6,21 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.pipelines.small_streams import LANES, ROOT, environment
 from tests.processes import children
+from transforms.read_documents import _ReadParts
 from zephon_beam.consumers import ACKNOWLEDGED, Consumer, encode_consumer
 from zephon_beam.errors import ZephonBeamError
 from zephon_beam.inspection import inspect_stream
 from zephon_beam.layout import consumer_name
 from zephon_beam.manifest import read_manifest
+from zephon_beam.sequences import PartKey
 from zephon_beam.store.base import open_store
 
 DEADLINE_SECS = 120
@@ -103,6 +109,20 @@ def reading(stream: Path, *, samples_per_sec: int) -> Iterator[list[int]]:
     finally:
         left.set()
         thread.join()
+
+
+def record_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, PartKey]]:
+    """Return the list to which workers in this process add the lane and part that they read."""
+    reads: list[tuple[int, PartKey]] = []
+    usual = _ReadParts._read
+
+    @wraps(usual)
+    def read(self: Any, lane: int, key: PartKey) -> Any:
+        reads.append((lane, key))
+        return usual(self, lane, key)
+
+    monkeypatch.setattr(_ReadParts, "_read", read)
+    return reads
 
 
 def descendants(process: int) -> set[int]:

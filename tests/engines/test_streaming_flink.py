@@ -13,7 +13,13 @@ import pytest
 
 from pipelines import endless
 from pipelines.engines.flink import FlinkCluster
-from tests.engines.endless_runs import complete_samples, endless_command, wait_for_samples
+from pipelines.main import main
+from tests.engines.endless_runs import (
+    complete_samples,
+    endless_command,
+    record_reads,
+    wait_for_samples,
+)
 from tests.engines.engine_streams import CHANGES, ENGINE_MARKS
 from tests.pipelines.small_streams import (
     LANES,
@@ -91,6 +97,51 @@ def test_without_checkpoints_until_interrupted(
     assert_same_prefix(tree(stream), endless_stream.tree, LOOKAHEAD)
     run(endless_stream.recipe, stream, until_samples=UNTIL)
     assert_same_prefix(tree(stream), endless_stream.tree, UNTIL)
+
+
+@pytest.mark.parametrize(
+    ("flags", "state"),
+    [
+        pytest.param(STREAMING, "FINISHED", id="without checkpoints"),
+        # The sources of these stay, so their jobs are ended from outside.
+        pytest.param(CHECKPOINTS, "CANCELED", id="with checkpoints"),
+    ],
+)
+def test_a_job_that_is_drained_commits_all_that_it_has_read(
+    flags: list[str],
+    state: str,
+    flink: FlinkCluster,
+    flink_flags: list[str],
+    endless_stream: SmallStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends with its run, no lane ends, and whoever goes on reads no part twice."""
+    stream = tmp_path / "s"
+    monkeypatch.setattr(endless, "_LASTING", ("FlinkRunner",))
+    reads = record_reads(monkeypatch)
+    with ThreadPoolExecutor(1) as driver:
+        running = driver.submit(
+            run,
+            *(endless_stream.recipe, stream),
+            follow=True,
+            endless=True,
+            lookahead=LOOKAHEAD,
+            advance_bytes=64 * 1024,
+            options=[*flink_flags, *flags],
+        )
+        wait_for_samples(stream, LANES * SHARD_SAMPLES)
+        assert main(["drain", str(stream)]) == 0
+        facts = running.result()
+    job = newest_job(flink)
+    wait_until(lambda: newest_job(flink)["state"] == state, str(job))
+    assert not facts["finished"]
+    assert sorted(path.name for path in (stream / "carry").glob("*/*")) == LANES * ["000000.avro"]
+    before = len(reads)
+    run(endless_stream.recipe, stream, until_samples=UNTIL, advance_bytes=64 * 1024)
+    assert_same_prefix(tree(stream), endless_stream.tree, UNTIL)
+    assert len(reads) > before > 0
+    assert len(set(reads)) == len(reads)
 
 
 def test_a_task_manager_that_is_killed_and_replaced_changes_no_byte(
