@@ -41,6 +41,8 @@ class SampleOrder:
             raise ValueError(f"lengths must have {lane_count} entries, got {len(known)}")
         self.lane_count = lane_count
         self.lengths = np.array([_ENDLESS if n is None else n for n in known], dtype=np.int64)
+        self.total: int | None = None if None in known else int(self.lengths.sum())
+        """Samples of the whole stream, or None while a lane has no known end."""
         # Span k covers indices [start_k, start_k+1), in which the same lanes are alive.
         ends = sorted({int(n) for n in self.lengths})
         starts = [0, *[end for end in ends if 0 < end < _ENDLESS]]
@@ -50,13 +52,6 @@ class SampleOrder:
         for k in range(1, len(starts)):
             firsts.append(firsts[-1] + (starts[k] - starts[k - 1]) * len(self._alive[k - 1]))
         self._firsts = np.array(firsts, dtype=np.int64)
-
-    @property
-    def total(self) -> int | None:
-        """Samples of the whole stream, or None while a lane has no known end."""
-        if bool(np.any(self.lengths == _ENDLESS)):
-            return None
-        return int(self.lengths.sum())
 
     def locate(self, first: int, last: int) -> tuple[IntArray, IntArray]:
         """Return the places of samples [first, last).

@@ -100,16 +100,17 @@ def open_batch(data: bytes | memoryview, name: str) -> tuple[ShardHeader, Any]:
     """Open a shard as its header and its one record batch; no column is decoded yet.
 
     Raises:
-        CorruptShardError: truncated, its columns do not fit each other, or of an unknown format
+        CorruptShardError: truncated, its columns are not of their types, or of an unknown format
             version.
     """
     reader = _open(data, name)
-    header = _header(reader.schema, name)
+    schema = reader.schema
+    header = _header(schema, name)
     try:
         batch = reader.get_batch(0)
         # Arrow believes what it reads: without this a wrong length is memory of others.
         batch.validate(full=True)
-        _check_columns(batch)
+        _check_schema(schema)
     except _UNREADABLE as error:
         raise CorruptShardError(_corrupt(name, str(error))) from error
     if header.count != batch.num_rows:
@@ -155,6 +156,7 @@ def decode_shard_and_counts(
     """Decode as `decode_shard`, and the stored `valid_tokens` of each sample, int32[samples]."""
     header, batch = open_batch(data, name)
     try:
+        _check_segment_counts(batch)
         count = batch.num_rows
         column = {field: batch.column(field) for field in batch.schema.names}
         lists = column["segment_lengths"]
@@ -216,23 +218,29 @@ def _open(data: bytes | memoryview, name: str) -> Any:
         raise CorruptShardError(_corrupt(name, str(error))) from error
 
 
-def _check_columns(batch: Any) -> None:
-    """Refuse columns that are there and are not what their names promise.
+def _check_segment_counts(batch: Any) -> None:
+    """Refuse segment columns that do not have one value for each segment of the rows.
 
     Raises:
-        ValueError: one has another type, or values for more or fewer segments than its rows have.
+        ValueError: one has more or fewer.
     """
-    schema = batch.schema
+    lists = {field: batch.column(field) for field in SEGMENT_COLUMNS if field in batch.schema.names}
+    if "segment_lengths" in lists:
+        count = lists["segment_lengths"].offsets[-1].as_py()
+        for field, column in lists.items():
+            if len(column.values) != count:
+                raise ValueError(f"{field} must have {count} values, got {len(column.values)}")
+
+
+def _check_schema(schema: Any) -> None:
+    """Refuse columns that are there and are not of the type that their names promise.
+
+    Raises:
+        ValueError: one has another type.
+    """
     if not any(schema.equals(known) for known in _sound_schemas):
         _check_types(schema)
         _sound_schemas.append(schema.remove_metadata())
-    columns = dict(zip(schema.names, batch.columns, strict=True))
-    if "segment_lengths" in columns:
-        count = columns["segment_lengths"].offsets[-1].as_py()
-        for field in SEGMENT_COLUMNS:
-            if field in columns and len(columns[field].values) != count:
-                found = len(columns[field].values)
-                raise ValueError(f"{field} must have {count} values, got {found}")
 
 
 _sound_schemas: deque[Any] = deque(maxlen=4)
@@ -252,14 +260,14 @@ def _check_types(schema: Any) -> None:
 
 def _header(schema: Any, name: str) -> ShardHeader:
     try:
-        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-        version = int(metadata["format_version"])
+        metadata = schema.metadata or {}
+        version = int(metadata[b"format_version"])
         header = ShardHeader(
-            fingerprint=metadata["fingerprint"],
-            lane=int(metadata["lane"]),
-            first_sample=int(metadata["first_sample"]),
-            count=int(metadata["count"]),
-            digest=metadata["digest"],
+            fingerprint=metadata[b"fingerprint"].decode(),
+            lane=int(metadata[b"lane"]),
+            first_sample=int(metadata[b"first_sample"]),
+            count=int(metadata[b"count"]),
+            digest=metadata[b"digest"].decode(),
             format_version=version,
         )
     except (KeyError, ValueError) as error:

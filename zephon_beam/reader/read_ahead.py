@@ -11,7 +11,7 @@ from zephon_beam.reader.cursor import Cursor, Topology, following_step
 from zephon_beam.reader.ranks import IntArray
 from zephon_beam.reader.steps import Step, Steps
 
-BLOCK_TOKENS = 1 << 18
+BLOCK_TOKENS = 1 << 19
 """Tokens built at a time: enough to share NumPy's cost per call, few enough for a cache."""
 
 

@@ -19,12 +19,13 @@ from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.media.columns import MediaColumns, media_of_batch
 from zephon_beam.reader.runs import RowRuns, find_runs
-from zephon_beam.samples import Array
+from zephon_beam.samples import SEGMENT_COLUMNS, Array
 from zephon_beam.shard import ShardHeader, expand_shard, open_batch, verify_shard
 from zephon_beam.store.base import Store
 
 IGNORED_LABEL = -100
 NO_DATASET = 0xFFFF
+_ROW_DTYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 SPARE_MAPS = 16
 MOST_MAPS = 400
 """Below the usual limit of 1024 descriptors a process."""
@@ -63,17 +64,22 @@ class OpenShard:
     @cached_property
     def segment_offsets(self) -> Array:
         """Bounds of each sample's segments in the segment columns, int32[samples + 1]."""
-        return _array(self._column("segment_lengths").offsets)
+        return self._lists("segment_lengths")[0]
 
     @cached_property
     def valid_tokens(self) -> Array:
         """Labels that count in each sample, int32[samples]."""
-        return _array(self._column("valid_tokens"))
+        return _values(self._column("valid_tokens").buffers()[-1], np.int32, len(self))
 
     @cached_property
     def loss_mask(self) -> Array | None:
         """Stored mask, uint8 [samples, seq_len], or None."""
-        return self._rows("loss_mask") if "loss_mask" in self._batch.schema.names else None
+        if "loss_mask" not in self._batch.schema.names:
+            return None
+        mask = self._rows("loss_mask")
+        if mask.shape != self.tokens.shape:
+            raise self._corrupt(f"loss_mask must be {self.tokens.shape}, got {mask.shape}")
+        return mask
 
     @cached_property
     def media(self) -> MediaColumns:
@@ -99,10 +105,7 @@ class OpenShard:
         try:
             return find_runs(self.segment_offsets, starts, lengths, self.tokens.shape[1])
         except ValueError as error:
-            raise CorruptShardError(
-                f"{self._name} is corrupt: {error}; its rows cannot be read; delete it and run the "
-                "recipe again, which recomputes it"
-            ) from error
+            raise self._corrupt(str(error)) from error
 
     @cached_property
     def run_datasets(self) -> Array:
@@ -121,11 +124,30 @@ class OpenShard:
         """One of `zephon_beam.samples.SEGMENT_COLUMNS`, over all samples."""
         found = self._segments.get(name)
         if found is None:
-            found = self._segments[name] = _array(self._column(name).values)
+            offsets, values = self._lists(name)
+            count = int(self.segment_offsets[-1])
+            if offsets[-1] != count:
+                raise self._corrupt(f"{name} must have {count} values, got {offsets[-1]}")
+            found = self._segments[name] = _values(values, SEGMENT_COLUMNS[name], count)
         return found
 
+    def _corrupt(self, reason: str) -> CorruptShardError:
+        return CorruptShardError(
+            f"{self._name} is corrupt: {reason}; its rows cannot be read; delete it and run the "
+            "recipe again, which recomputes it"
+        )
+
     def _rows(self, name: str) -> Array:
-        return _array(self._column(name).values).reshape(self._batch.num_rows, -1)
+        column = self._column(name)
+        rows, seq_len = len(column), column.type.list_size
+        dtype = _ROW_DTYPES[column.type.value_type.bit_width]
+        return _values(column.buffers()[-1], dtype, rows * seq_len).reshape(rows, seq_len)
+
+    def _lists(self, name: str) -> tuple[Array, Any]:
+        """Offsets of a column of lists, int32[samples + 1], and the memory of their values."""
+        column = self._column(name)
+        _, offsets, _, values = column.buffers()
+        return _values(offsets, np.int32, len(column) + 1), values
 
     def _column(self, name: str) -> Any:
         try:
@@ -252,6 +274,6 @@ def broken_stream(name: str, evidence: str) -> str:
     )
 
 
-def _array(column: Any) -> Array:
-    array: Array = column.to_numpy()
-    return array
+def _values(memory: Any, dtype: Any, count: int) -> Array:
+    """View the first values of a buffer, which Arrow has found to be long enough."""
+    return np.frombuffer(memory, dtype, count) if count else np.empty(0, dtype)

@@ -62,8 +62,8 @@ class Steps:
         self._counts_globally = counts_globally
         self._new_waiting = new_waiting
         self._holding = holding
-        self._share: tuple[tuple[Any, ...], IntArray, IntArray, IntArray] | None = None
-        """What a regular step's share is made from: (key, places in the step, lanes, turns)."""
+        self._share: tuple[tuple[Any, ...], IntArray, list[tuple[int, int, int]]] | None = None
+        """What a regular step's share is made from: (key, places in the step, stretches)."""
 
     def find(self, first: int, topology: Topology, *, wait: bool) -> Step | None:
         """Take this rank's share of a step once all of the step's samples exist.
@@ -110,11 +110,11 @@ class Steps:
         if self._share is None or self._share[0] != key:
             turns, lanes = np.divmod(np.arange(phase, phase + count), self._lanes)
             mine = place_samples(lanes, placement)[low:high]
-            self._share = (key, mine, lanes[mine], turns[mine])
-        _, mine, lanes, turns = self._share
+            self._share = (key, mine, _stretches(lanes[mine], turns[mine]))
+        _, mine, stretches = self._share
         return Step(
             first_sample=first,
-            stretches=self._stretches(lanes, turns + turn),
+            stretches=self._cut([(lane, index + turn, n) for lane, index, n in stretches]),
             sample_ids=mine + first,
             global_valid=0,
         )
@@ -198,14 +198,30 @@ class Steps:
 
     def _stretches(self, lanes: IntArray, indices: IntArray) -> list[tuple[int, int, int]]:
         """Join samples that follow each other in one shard: (lane, first index, count)."""
-        if not len(lanes):
-            return []
-        goes_on = (lanes[1:] == lanes[:-1]) & (indices[1:] == indices[:-1] + 1)
-        goes_on &= indices[1:] % self._samples_per_shard != 0
-        starts = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
-        counts = np.diff(np.concatenate((starts, [len(lanes)])))
-        columns = (lanes[starts].tolist(), indices[starts].tolist(), counts.tolist())
-        return list(zip(*columns, strict=True))
+        return self._cut(_stretches(lanes, indices))
+
+    def _cut(self, stretches: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """Cut stretches of lanes where shards begin."""
+        size = self._samples_per_shard
+        cut = []
+        for lane, index, count in stretches:
+            last = index + count
+            while index < last:
+                end = min(last, index - index % size + size)
+                cut.append((lane, index, end - index))
+                index = end
+        return cut
+
+
+def _stretches(lanes: IntArray, indices: IntArray) -> list[tuple[int, int, int]]:
+    """Join samples that follow each other in one lane: (lane, first index, count)."""
+    if not len(lanes):
+        return []
+    goes_on = (lanes[1:] == lanes[:-1]) & (indices[1:] == indices[:-1] + 1)
+    starts = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
+    counts = np.diff(np.concatenate((starts, [len(lanes)])))
+    columns = (lanes[starts].tolist(), indices[starts].tolist(), counts.tolist())
+    return list(zip(*columns, strict=True))
 
 
 def _sorted_by_lane(lanes: IntArray, indices: IntArray) -> tuple[IntArray, IntArray]:

@@ -90,13 +90,17 @@ class LocalStore:
     def open_mmap(self, name: str, expand: Expand | None = None) -> memoryview:
         """Map a file read-only; the pages stay shared with every other reader of the host."""
         del expand  # There is no copy that could be another one.
-        path = self._path(name)
-        with _told_by_path(path, "read"), path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                return memoryview(b"")
-            flags = mmap.MAP_SHARED | (_POPULATE if size <= _POPULATE_BYTES else 0)
-            return memoryview(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
+        path = f"{self._root}/{'/'.join(split_name(name))}"
+        with _told_by_path(path, "read"):
+            file = os.open(path, os.O_RDONLY)
+            try:
+                size = os.fstat(file).st_size
+                if size == 0:
+                    return memoryview(b"")
+                flags = mmap.MAP_SHARED | (_POPULATE if size <= _POPULATE_BYTES else 0)
+                return memoryview(mmap.mmap(file, size, flags=flags, prot=mmap.PROT_READ))
+            finally:
+                os.close(file)
 
     def expect(self, name: str, expand: Expand | None = None) -> None:
         """Do nothing: the system reads ahead."""
@@ -145,25 +149,33 @@ class LocalStore:
         return self._root.joinpath(*split_name(name))
 
 
-@contextmanager
-def _told_by_path(path: Path, doing: str) -> Iterator[None]:
+class _told_by_path:
     """Name the object and the repair where the system only gives a number.
 
     Raises:
         FileNotFoundError: an object that is to be read is not there.
         StoreError: anything else that the system refuses.
     """
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if doing == "read":
-            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
-        raise _store_error(path, doing, error) from error
-    except OSError as error:
-        raise _store_error(path, doing, error) from error
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, path: str | Path, doing: str) -> None:
+        self._path = path
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Raise anew what the system raised."""
+        if not isinstance(error, OSError) or isinstance(error, StoreError):
+            return
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)) and self._doing == "read":
+            raise FileNotFoundError(error.errno, error.strerror, str(self._path)) from error
+        raise _store_error(self._path, self._doing, error) from error
 
 
-def _store_error(path: Path, doing: str, error: OSError) -> StoreError:
+def _store_error(path: str | Path, doing: str, error: OSError) -> StoreError:
     return StoreError(
         f"store must be able to {doing} {path}: "
         f"{error.strerror or error}; what is stored is intact; check the path, its permissions and "
