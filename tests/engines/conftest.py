@@ -43,6 +43,17 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> SmallStream:
 
 
 @pytest.fixture(scope="session")
+def endless_stream(tmp_path_factory: pytest.TempPathFactory) -> SmallStream:
+    """Return an endless stream, 1800 samples of it, as advances in this process write it."""
+    corpus = tmp_path_factory.mktemp("endless_corpus")
+    write_small_corpus(corpus)
+    recipe = write_recipe(corpus / "recipe.yaml", changes=CHANGES)
+    folder = tmp_path_factory.mktemp("endless_expected") / "stream"
+    facts = run(recipe, folder, until_samples=1800)
+    return SmallStream(recipe=recipe, folder=folder, tree=tree(folder), facts=facts)
+
+
+@pytest.fixture(scope="session")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkCluster]:
     """Run a Flink cluster of two task managers with a slot each."""
     needs("flink")

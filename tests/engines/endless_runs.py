@@ -1,10 +1,12 @@
 """Endless jobs as children of a test, and consumers that want ever more of them."""
 
+import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.engines.flink import FlinkCluster
 from tests.pipelines.small_streams import LANES, ROOT, environment
 from tests.processes import children
 from transforms.read_documents import _ReadParts
@@ -24,6 +27,17 @@ from zephon_beam.sequences import PartKey
 from zephon_beam.store.base import open_store
 
 DEADLINE_SECS = 120
+# Bundles of a second hold everything up; those of a checkpoint have to end before it.
+FLINK_STREAMING = ["--parallelism=2", "--max_bundle_time_mills=200"]
+FLINK_CHECKPOINTS = [
+    *FLINK_STREAMING,
+    "--checkpointing_interval=1000",
+    "--finish_bundle_before_checkpointing",
+    "--unaligned_checkpoint_enabled",
+    "--max_bundle_size=8",
+    "--number_of_execution_retries=20",
+    "--execution_retry_delay=1000",
+]
 
 # The command line, with an endless job on every engine.
 _COMMAND = """
@@ -63,6 +77,14 @@ def complete_samples(stream: Path) -> int:
         return int(inspect_stream(str(stream), by_states=True)["complete_samples"])
     except (ZephonBeamError, FileNotFoundError):
         return 0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something of a job."""
+    end = time.monotonic() + DEADLINE_SECS
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
 
 
 def wait_for_samples(stream: Path, count: int) -> int:
@@ -123,6 +145,21 @@ def record_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, PartKey]]:
 
     monkeypatch.setattr(_ReadParts, "_read", read)
     return reads
+
+
+def ask_flink(flink: FlinkCluster, path: str, body: dict[str, Any] | None = None) -> Any:
+    """Ask the job manager, or tell it something."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{flink.master}/{path}", data=data)
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def newest_flink_job(flink: FlinkCluster) -> dict[str, Any]:
+    """Return what the job manager says of the job that was started last."""
+    jobs: list[dict[str, Any]] = ask_flink(flink, "jobs/overview")["jobs"]
+    return max(jobs, key=lambda job: int(job["start-time"]))
 
 
 def descendants(process: int) -> set[int]:
