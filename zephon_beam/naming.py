@@ -1,7 +1,7 @@
 """The names that trainers give to the arrays of a batch.
 
-Only names are changed here; values, types and shapes stay. Trainers also want other types and
-shapes: `zephon_beam.formats` makes those, with these names.
+Only names are changed here; values, types and shapes stay. Trainers also want other types, shapes
+and labels: `zephon_beam.formats` makes those, with these names, and says where it found them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "huggingface": {
         "input_ids": "input_ids",
-        "labels": "labels",
+        "labels": "shift_labels",  # its `labels` are shifted by the model
         "position_ids": "position_ids",
         "cu_seqlens": "cu_seq_lens_q",
         "max_seqlen": "max_length_q",

@@ -1,5 +1,6 @@
 """What each trainer takes, against a reference that walks through rows token by token."""
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,10 @@ def stream(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_stream(tmp_path_factory.mktemp("s"), lanes, **changes)
 
 
-def read(stream: FakeStream, name: str, micro: int) -> list[tuple[Any, list[Row]]]:
+def read(stream: FakeStream, name: str, micro: int, **more: Any) -> list[tuple[Any, list[Row]]]:
     """Return each microbatch as a trainer takes it, and its rows; filler is an empty row."""
     chosen = FORMATS[name]
-    arguments: dict[str, Any] = {"global_batch_size": 5, "micro_batch_size": micro}
+    arguments: dict[str, Any] = {"global_batch_size": 5, "micro_batch_size": micro, **more}
     reader = StreamReader(
         stream.uri, fields=chosen.fields, index_dtype=chosen.index_dtype, **arguments
     )
@@ -102,6 +103,20 @@ def test_torchtitan_gets_inputs_with_positions_and_labels(stream: FakeStream, mi
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
+def test_later_torchtitan_gets_tokens_without_rows(stream: FakeStream, micro: int) -> None:
+    """One dimension, and how many labels count."""
+    for (inputs, labels), rows in read(stream, "torchtitan_flat", micro):
+        table = cells(rows, stream.manifest.has_loss_mask)
+        flat = [[cell for line in column(table, k) for cell in line] for k in (0, 1, 2)]
+        assert list(inputs) == ["input", "positions", "num_valid_tokens"]
+        assert is_array(inputs["input"], "int64", flat[0])
+        assert is_array(inputs["positions"], "int64", flat[2])
+        assert is_array(labels, "int64", flat[1])
+        assert inputs["num_valid_tokens"] == sum(label >= 0 for label in flat[1])
+        assert type(inputs["num_valid_tokens"]) is int
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3])
 def test_megatron_gets_a_mask_and_labels_that_exist(stream: FakeStream, micro: int) -> None:
     """No -100; float32 mask; int64 ids."""
     for batch, rows in read(stream, "megatron", micro):
@@ -116,15 +131,37 @@ def test_megatron_gets_a_mask_and_labels_that_exist(stream: FakeStream, micro: i
         assert is_array(batch["position_ids"], "int64", column(table, 2))
 
 
-def test_packed_megatron_gets_the_bounds_of_one_row(stream: FakeStream) -> None:
-    """A boundary where positions restart; more rows are refused."""
-    for batch, rows in read(stream, "megatron_packed", 1):
-        positions = column(cells(rows, False), 2)[0]
-        bounds = [place for place in range(SEQ_LEN) if positions[place] == 0] + [SEQ_LEN]
-        assert is_array(batch["cu_seqlens"], "int32", [bounds])
-        assert is_array(batch["max_seqlen"], "int32", [max(np.diff(bounds))])
-    with pytest.raises(RecipeError, match="micro_batch_size must be 1 for packed Megatron-LM"):
-        read(stream, "megatron_packed", 2)
+def slots_of(row: Row, multiple: int) -> list[tuple[int, int]]:
+    """Tokens of each sequence of a row, and of its slot: with the padding that aligns the next."""
+    slots, place = [], 0
+    for segment in row:
+        if segment.start > place:
+            slots.append((segment.start - place, segment.start - place))
+        size = len(segment.tokens)
+        slots.append((size, size + -size % multiple))
+        place = segment.start + slots[-1][1]
+    return [*slots, *([(SEQ_LEN - place, SEQ_LEN - place)] if place < SEQ_LEN else [])]
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3])
+@pytest.mark.parametrize("length", [None, 55])
+def test_packed_megatron_gets_the_bounds_of_each_row(
+    stream: FakeStream, micro: int, length: int | None
+) -> None:
+    """Whatever aligns a document belongs to it; bounds are filled up with the row's length."""
+    multiple = stream.manifest.recipe.get("packing", {}).get("segment_multiple", 1)
+    for batch, rows in read(stream, "megatron_packed", micro, cu_seqlens_len=length):
+        table = cells(rows, stream.manifest.has_loss_mask)
+        assert is_array(batch["tokens"], "int64", column(table, 0))
+        sizes = [[size for _, size in slots_of(row, multiple)] for row in rows]
+        width = length or 1 + sum(map(len, sizes))
+        bounds = [(list(accumulate(line, initial=0)) + [SEQ_LEN] * width)[:width] for line in sizes]
+        assert is_array(batch["cu_seqlens"], "int32", bounds)
+        assert is_array(batch["cu_seqlens_padded"], "int32", bounds)
+        assert is_array(batch["max_seqlen"], "int32", [max(line) for line in sizes])
+        if multiple == 1:
+            restarts = [[k for k in range(SEQ_LEN) if line[k] == 0] for line in column(table, 2)]
+            assert restarts == [sorted({*line} - {SEQ_LEN}) for line in bounds]
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
@@ -135,26 +172,10 @@ def test_automodel_gets_lengths_with_and_without_alignment(stream: FakeStream, m
         table = cells(rows, stream.manifest.has_loss_mask)
         assert batch["qkv_format"] == "thd"
         assert is_array(batch["labels"], "int64", column(table, 1))
-        real, whole = [], []
-        for row in rows:
-            lengths = [len(segment.tokens) for segment in row]
-            padded = [length + -length % multiple for length in lengths]
-            gaps = [
-                (after - before - size, after - before - size)
-                for before, size, after in zip(
-                    [segment.start for segment in row],
-                    padded,
-                    [*[segment.start for segment in row], SEQ_LEN][1:],
-                    strict=True,
-                )
-            ]
-            first = row[0].start if row else SEQ_LEN
-            pairs = [(first, first)] if first else []
-            for length, size, gap in zip(lengths, padded, gaps, strict=True):
-                pairs += [(length, size), *([gap] if gap[0] > 0 else [])]
-            assert sum(size for _, size in pairs) == SEQ_LEN
-            real.append([length for length, _ in pairs])
-            whole.append([size for _, size in pairs])
+        slots = [slots_of(row, multiple) for row in rows]
+        real = [[length for length, _ in line] for line in slots]
+        whole = [[size for _, size in line] for line in slots]
+        assert all(sum(line) == SEQ_LEN for line in whole)
         most = max(map(len, real))
         for name, lists in (("seq_lens", real), ("seq_lens_padded", whole)):
             filled = [line + [-1000] * (most - len(line)) for line in lists]
@@ -163,12 +184,12 @@ def test_automodel_gets_lengths_with_and_without_alignment(stream: FakeStream, m
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
 def test_hugging_face_gets_one_row_and_varlen_bounds(stream: FakeStream, micro: int) -> None:
-    """Labels are given as shifted ones too; bounds are where positions restart."""
+    """Labels stand below their tokens and shifted; bounds are where positions restart."""
     for batch, rows in read(stream, "huggingface", micro):
         table = cells(rows, stream.manifest.has_loss_mask)
         flat = {k: [[cell for line in column(table, k) for cell in line]] for k in (0, 1, 2)}
         assert is_array(batch["input_ids"], "int64", flat[0])
-        assert is_array(batch["labels"], "int64", flat[1])
+        assert is_array(batch["labels"], "int64", [[-100, *flat[1][0][:-1]]])
         assert is_array(batch["shift_labels"], "int64", flat[1])
         assert is_array(batch["position_ids"], "int64", flat[2])
         bounds = [k for k, place in enumerate(flat[2][0]) if place == 0] + [micro * SEQ_LEN]
@@ -182,7 +203,10 @@ def test_hugging_face_gets_one_row_and_varlen_bounds(stream: FakeStream, micro: 
         assert batch["use_cache"] is False
         table = cells(rows, stream.manifest.has_loss_mask)
         assert is_array(batch["input_ids"], "int64", column(table, 0))
+        assert is_array(batch["position_ids"], "int64", column(table, 2))
         assert is_array(batch["shift_labels"], "int64", column(table, 1))
+        below = [[-100, *line[:-1]] for line in column(table, 1)]
+        assert is_array(batch["labels"], "int64", below)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3])

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -130,47 +129,7 @@ def test_memory_is_pinned_for_accelerators_only(stream: FakeStream) -> None:
         StreamLoader(StreamDataset(stream.uri, **options()), pin_memory=True)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", ["huggingface", "huggingface_padded"])
-def test_a_hugging_face_model_keeps_documents_apart(
-    tmp_path: Path, name: str, attention: str
-) -> None:
-    """Each gets the outputs that it gets alone, and the loss is that of the labels as they are."""
-    transformers = pytest.importorskip("transformers", reason="no transformers")
-    stream = write_stream(tmp_path, random_lanes([6, 6], seed=3, vocab=60), vocab_size=64)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    make = transformers.LlamaForCausalLM._from_config
-    model = make(config, attn_implementation=attention).eval().double()
-    seen = 0
-    with torch.no_grad():
-        for batch in StreamDataset(stream.uri, format=name, **options(global_batch_size=4)):
-            output = model(**batch)
-            ids, places, labels = (
-                batch[key].flatten() for key in ("input_ids", "position_ids", "labels")
-            )
-            starts = [*(places == 0).nonzero().flatten().tolist(), len(places)]
-            alone = [
-                model(input_ids=ids[first:last][None]).logits[0] for first, last in pairwise(starts)
-            ]
-            logits = torch.cat(alone)
-            # Parts of the model compute in single precision whatever it is converted to.
-            close = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
-            torch.testing.assert_close(output.logits.flatten(0, 1), logits, **close)
-            if (labels != -100).any():
-                loss = torch.nn.functional.cross_entropy(logits, labels)
-                torch.testing.assert_close(output.loss, loss, **close)
-                seen += 1
-    assert seen > 3
-
-
-@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"megatron_packed"}))
+@pytest.mark.parametrize("name", sorted(FORMATS))
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_format_arrives_as_tensors(stream: FakeStream, name: str, workers: int) -> None:
     """The structure is the trainer's, through worker processes too."""
