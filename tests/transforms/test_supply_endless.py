@@ -10,6 +10,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
+from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
@@ -23,6 +24,7 @@ from transforms.lane_items import (
     LaneDocuments,
     LaneDocumentsCoder,
     SupplyItem,
+    drain_item,
 )
 from transforms.lane_messages import LaneMessage, LaneMessageCoder
 from transforms.stream_job import StreamJob
@@ -34,8 +36,10 @@ from transforms.supply_endless import (
     _PollLane,
     _RoundEstimators,
 )
+from zephon_beam.carry import decode_carry
+from zephon_beam.draining import ask_to_drain, is_drained
 from zephon_beam.lane_progress import decode_progress
-from zephon_beam.layout import progress_name
+from zephon_beam.layout import DRAIN, carry_name, progress_name
 from zephon_beam.plan import LanePlan, Plan, encode_plan
 from zephon_beam.supplied import ChannelSupply, Supplied
 
@@ -127,15 +131,11 @@ def test_what_a_runner_stores_of_a_lane_is_no_pickle() -> None:
     assert isinstance(provider.restriction_coder(), SuppliedCoder)
 
 
-def test_a_nudge_is_no_head() -> None:
-    """A lane that took it for one would begin from nothing."""
-    for coder, nudge, head in (
-        (LaneMessageCoder(), LaneMessage(), LaneMessage(head=b"")),
-        (LaneDocumentsCoder(), LaneDocuments(), LaneDocuments(head=b"")),
-    ):
-        assert coder.decode(coder.encode(nudge)) == nudge
-        assert coder.decode(coder.encode(head)) == head
-        assert nudge != head
+def test_a_nudge_is_no_head_and_no_drain() -> None:
+    """A lane that took it for one would begin from nothing, or end its job."""
+    for coder, kind in ((LaneMessageCoder(), LaneMessage), (LaneDocumentsCoder(), LaneDocuments)):
+        kinds = [kind(), kind(head=b""), kind(all_parts=0), kind(all_parts=70_000)]
+        assert [coder.decode(coder.encode(each)) for each in kinds] == kinds
 
 
 def test_a_drain_ends_the_job_without_an_element(
@@ -146,27 +146,50 @@ def test_a_drain_ends_the_job_without_an_element(
     provider = _PollLane.__new__(_PollLane)
     assert provider.truncate(0, NEXT) is None
     supply = SupplyEndlessly(job, window_bytes=1000, lookahead=1000, until_samples=None)
-    seen: list[Any] = []
     with beam.Pipeline(runner=FnApiRunner(is_drain=True), options=PipelineOptions([])) as pipeline:
         lanes = pipeline | beam.Create([0, 1, 2], reshuffle=False)
-        _ = lanes | supply | beam.Map(seen.append)
-    assert seen == []
+        assert_that(lanes | supply, equal_to([]))
+
+
+def test_a_wish_to_drain_is_a_lanes_last_poll(
+    opened: tuple[OpenStream, StreamJob, Plan],
+) -> None:
+    """It needs nothing of the engine; a job that was just begun gives its heads back."""
+    found, job, plan = opened
+    ask_to_drain(found.store, plan.advance)
+    supply = SupplyEndlessly(job, window_bytes=1000, lookahead=1000, until_samples=None)
+    both = [HEAD_ITEM, drain_item(0)]
+    try:
+        with beam.Pipeline(runner="FnApiRunner", options=PipelineOptions([])) as pipeline:
+            items = pipeline | beam.Create([0, 1, 2], reshuffle=False) | supply
+            assert_that(items, equal_to([(lane, item) for lane in range(3) for item in both]))
+    finally:
+        found.store.delete(DRAIN)
+
+
+PARTS = [(dataset, number, 0, 1) for dataset in range(3) for number in range(6)]
 
 
 class _Supply(beam.PTransform[Any, Any]):
-    """A source that ends after one round, as that of a job that is drained does."""
+    """A source that ends after one round, and has said or not how many parts it supplied."""
+
+    def __init__(self, all_parts: int | None = None) -> None:
+        super().__init__()
+        items = [NUDGE_ITEM, *PARTS, HEAD_ITEM, NUDGE_ITEM]
+        middle = len(items) // 2
+        drains = [] if all_parts is None else [drain_item(all_parts)]
+        self._items = [*items[:middle], *drains, *items[middle:]]
 
     def expand(self, lanes: Any) -> Any:
-        return lanes | beam.ParDo(_SupplyOnce())
+        return lanes | beam.ParDo(_SupplyOnce(self._items))
 
 
 class _SupplyOnce(beam.DoFn):
+    def __init__(self, items: list[SupplyItem]) -> None:
+        self._items = items
+
     def process(self, lane: int) -> Iterator[tuple[int, SupplyItem]]:
-        items = [
-            NUDGE_ITEM,
-            *((dataset, number, 0, 1) for dataset in range(3) for number in range(6)),
-        ]
-        for item in [*items, HEAD_ITEM, NUDGE_ITEM]:
+        for item in self._items:
             yield TimestampedValue((lane, item), 7)  # type: ignore[misc]
 
 
@@ -189,3 +212,38 @@ def test_at_the_end_of_time_a_lane_keeps_its_open_bins(
         assert (progress.job, progress.lane, progress.ended) == (0, lane, False)
         shards = sum(name.startswith(f"shards/lane-{lane:05d}") for name in written)
         assert progress.samples == shards * found.manifest.samples_per_shard > 0
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_lane_that_is_drained_leaves_all_that_it_was_supplied_with(
+    opened: tuple[OpenStream, StreamJob, Plan], parallel: bool
+) -> None:
+    """Used up or waiting in its carry, whenever the word of the drain comes; no lane ends."""
+    found, job, plan = opened
+    ask_to_drain(found.store, plan.advance)
+    supply = _Supply(len(PARTS))
+    with beam.Pipeline(runner="FnApiRunner", options=PipelineOptions([])) as pipeline:
+        build_advance(pipeline, job, plan, parallel=parallel, drain_bytes=1 << 20, supply=supply)
+    assert is_drained(found.store, found.manifest, plan)
+    names = [carry_name(lane, plan.advance) for lane in range(LANE_COUNT)]
+    heads = [decode_carry(found.store.get(name), name)[0] for name in names]
+    for name in [*names, DRAIN]:
+        found.store.delete(name)
+    for head in heads:
+        waits = {(part.key.dataset, part.key.number) for part in head.waiting}
+        for dataset, state in enumerate(head.state.datasets):
+            begun = range(state.next_number)
+            assert {*begun, *(number for of, number in waits if of == dataset)} == set(range(6))
+    assert not list(found.store.list("end/"))
+
+
+def test_a_lane_that_lacks_a_part_leaves_no_carry(
+    opened: tuple[OpenStream, StreamJob, Plan],
+) -> None:
+    """That part would have to be read again, and nobody would know."""
+    found, job, plan = opened
+    supply = _Supply(len(PARTS) + 1)
+    with beam.Pipeline(runner="FnApiRunner", options=PipelineOptions([])) as pipeline:
+        build_advance(pipeline, job, plan, parallel=True, drain_bytes=1 << 20, supply=supply)
+    assert not list(found.store.list("carry/"))
+    assert not is_drained(found.store, found.manifest, plan)
