@@ -1,5 +1,6 @@
 """A shard in which any bit is wrong is told from a whole one, and never more than that."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -66,23 +67,29 @@ def test_a_retry_does_not_take_a_damaged_shard_for_its_own() -> None:
         same_shard(damaged, data)
 
 
+@pytest.mark.parametrize("compiled", [False, True] if find_spec("numba") else [False])
 @pytest.mark.parametrize("verify_digests", [False, True])
 def test_a_reader_of_any_damaged_shard_gives_its_rows_or_an_error_of_ours(
-    tmp_path: Path, verify_digests: bool
+    tmp_path: Path, verify_digests: bool, compiled: bool
 ) -> None:
     """Without digests a wrong value is not seen, but wrong places never end in a traceback."""
     lanes = random_lanes([4], seed=5, masked=True)
     stream = write_stream(tmp_path, lanes, has_loss_mask=True)
     path = tmp_path / shard_name(0, 0)
     whole = path.read_bytes()
-    right = [batch["labels"].tobytes() for batch in open_reader(stream.uri, verify_digests)]
+    right = [
+        batch["labels"].tobytes() for batch in open_reader(stream.uri, verify_digests, compiled)
+    ]
     told = 0
     for bit in range(0, 8 * len(whole), 61):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(bytes(damaged))
         try:
-            found = [batch["labels"].tobytes() for batch in open_reader(stream.uri, verify_digests)]
+            found = [
+                batch["labels"].tobytes()
+                for batch in open_reader(stream.uri, verify_digests, compiled)
+            ]
         except ZephonBeamError:
             told += 1
             continue
@@ -90,10 +97,15 @@ def test_a_reader_of_any_damaged_shard_gives_its_rows_or_an_error_of_ours(
     assert told > 20
 
 
-def open_reader(uri: str, verify_digests: bool) -> StreamReader:
+def open_reader(uri: str, verify_digests: bool, compiled: bool) -> StreamReader:
     """Open a reader that waits for nothing."""
     return StreamReader(
-        uri, global_batch_size=2, micro_batch_size=2, timeout=0, verify_digests=verify_digests
+        uri,
+        global_batch_size=2,
+        micro_batch_size=2,
+        timeout=0,
+        verify_digests=verify_digests,
+        compiled=compiled,
     )
 
 

@@ -1,11 +1,12 @@
 """The fields of a batch, and microbatches cut from blocks of rows.
 
 Several microbatches are built at once, as one block, and handed out as views of it: NumPy's cost
-per call is then shared, and a block is small enough to stay in a core's cache.
+per call is then shared.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from zephon_beam.checks import nearest
 from zephon_beam.errors import RecipeError
 from zephon_beam.manifest import Manifest
-from zephon_beam.reader.blocks import Block, Rows
+from zephon_beam.reader.blocks import Block, Rows, cut_rows
 from zephon_beam.reader.media import MEDIA_FIELDS, MediaBlock, check_media_fields
 from zephon_beam.reader.pool import ArrayPool
 from zephon_beam.samples import Array
@@ -46,9 +47,7 @@ DEFAULT_FIELDS = (
     "num_valid_tokens",
     "sample_ids",
 )
-_BOUNDS = ("cu_seqlens", "cu_seqlens_padded", "cu_seqlens_real")
-_COMPILED_BOUNDS = frozenset(("cu_seqlens", "max_seqlen"))
-_COMPILED_ARRAYS = frozenset(FIELDS[:5])
+_BOUNDS = frozenset(("cu_seqlens", "cu_seqlens_padded", "cu_seqlens_real"))
 _ARRAY_FIELDS = frozenset(FIELDS[:6]) | {"sample_ids", "tokens"}
 
 
@@ -96,16 +95,21 @@ class BatchBuilder:
         self._fields = fields
         self._micro_batch_size = micro_batch_size
         self._index_dtype = np.dtype(index_dtype)
-        self._compiled = _load_compiled() if compiled else None
-        self._compiled_arrays = [field for field in fields if field in _COMPILED_ARRAYS]
-        if not set(fields) & (_COMPILED_ARRAYS | _COMPILED_BOUNDS) - {"input_ids"}:
+        self._compiled: Any = _load_compiled() if compiled else None
+        made = [field for field in getattr(self._compiled, "FIELDS", ()) if field in fields]
+        if made == ["input_ids"]:
             # Tokens alone are only converted, which NumPy does as fast.
-            self._compiled = None
+            made = []
+        self._compiled_fields = made
+        self._plain_fields = [field for field in fields if field not in made]
+        self._has_media = any(field in MEDIA_FIELDS for field in fields)
+        places = {field: place for place, field in enumerate((*made, *self._plain_fields))}
+        self._places = [places[field] for field in fields]
 
     def build(
         self, parts: Sequence[Rows], sample_ids: Array, global_valid: Sequence[int]
-    ) -> list[dict[str, Any]]:
-        """Build consecutive microbatches of one rank.
+    ) -> Iterator[dict[str, Any]]:
+        """Build consecutive microbatches of one rank, as they are asked for.
 
         Args:
             parts: the rows in order; those missing to fill the microbatches become filler.
@@ -113,46 +117,59 @@ class BatchBuilder:
             global_valid: for each microbatch to build, the labels that count in its whole step,
                 over all ranks.
 
-        Returns:
-            One dict a microbatch, in order; arrays are views of arrays of the whole block.
+        Yields:
+            One dict a microbatch, in order; arrays are views of arrays of a whole block.
         """
-        size = self._micro_batch_size
-        block = Block(
-            parts=parts,
-            real_sample_ids=sample_ids,
-            row_count=len(global_valid) * size,
-            seq_len=self._seq_len,
-            pad_id=self._pad_id,
-            token_dtype=self._token_dtype,
-            index_dtype=self._index_dtype,
-            segment_multiple=self._segment_multiple,
-            pool=self._pool,
-        )
-        bounds = None
-        if self._compiled is not None:
-            bounds = self._compiled.fill(block, self._compiled_arrays, size)
-        media = MediaBlock(block=block, merge=self._media_merge)
-        count = len(global_valid)
-        columns: list[Iterable[Any]] = []
-        for field in self._fields:
-            if field in _ARRAY_FIELDS:
-                whole = getattr(block, field)
-                columns.append(whole.reshape(count, size, *whole.shape[1:]))
-            elif field == "global_num_valid_tokens":
-                columns.append(global_valid)
-            elif field in MEDIA_FIELDS:
-                columns.append(media.fields(field, size))
-            else:
-                if bounds is not None and field in _COMPILED_BOUNDS:
-                    values = getattr(bounds, field)
-                else:
-                    values = getattr(block, field)(size)
-                if self._cu_seqlens_len is not None and field in _BOUNDS:
-                    values = [_fill_up(field, value, self._cu_seqlens_len) for value in values]
-                columns.append(values)
-        return [
-            dict(zip(self._fields, values, strict=True)) for values in zip(*columns, strict=True)
-        ]
+        # Pixels are large, so with them each microbatch is a block.
+        most = 1 if self._has_media else len(global_valid)
+        rows = most * self._micro_batch_size
+        pieces = cut_rows(parts, rows)
+        for first in range(0, len(global_valid), most):
+            place = first * self._micro_batch_size
+            block = Block(
+                parts=next(pieces, []),
+                real_sample_ids=sample_ids[place : place + rows],
+                row_count=rows,
+                seq_len=self._seq_len,
+                pad_id=self._pad_id,
+                token_dtype=self._token_dtype,
+                index_dtype=self._index_dtype,
+                segment_multiple=self._segment_multiple,
+                pool=self._pool,
+            )
+            valid = global_valid[first : first + most]
+            media = MediaBlock(block=block, merge=self._media_merge)
+            columns = [iter(self._column(media, field, valid)) for field in self._plain_fields]
+            made: Iterator[tuple[Any, ...]] = repeat(())
+            if self._compiled_fields:
+                made = self._compiled.fill(block, self._compiled_fields, self._micro_batch_size)
+            for _ in valid:
+                # Nothing here may refer to a batch when the next one is built into its memory.
+                yield self._assemble(next(made), columns)
+
+    def _assemble(self, made: tuple[Any, ...], columns: list[Iterator[Any]]) -> dict[str, Any]:
+        """Put the fields of a microbatch in their order."""
+        values = (*made, *map(next, columns))
+        batch = {
+            field: values[place] for field, place in zip(self._fields, self._places, strict=True)
+        }
+        if self._cu_seqlens_len is not None:
+            for field in batch.keys() & _BOUNDS:
+                batch[field] = _fill_up(field, batch[field], self._cu_seqlens_len)
+        return batch
+
+    def _column(self, media: MediaBlock, field: str, global_valid: Sequence[int]) -> Iterable[Any]:
+        """Build one field of all microbatches of a block."""
+        block, size = media.block, self._micro_batch_size
+        if field in _ARRAY_FIELDS:
+            whole: Array = getattr(block, field)
+            return whole.reshape(len(global_valid), size, *whole.shape[1:])
+        if field == "global_num_valid_tokens":
+            return global_valid
+        if field in MEDIA_FIELDS:
+            return media.fields(field, size)
+        values: list[Any] = getattr(block, field)(size)
+        return values
 
 
 def _load_compiled() -> Any:

@@ -12,7 +12,7 @@ Segment 1 is cut: `i` is its `segment_next`. Segment 2 ends a document, so its l
 label (shown as -, stored as -100), and neither has padding.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -51,6 +51,24 @@ class Rows:
         """Segments of these rows."""
         offsets = self.shard.segment_offsets
         return int(offsets[self.first + self.count] - offsets[self.first])
+
+
+def cut_rows(parts: Sequence[Rows], size: int) -> Iterator[list[Rows]]:
+    """Cut rows into pieces of `size` rows, the last one of what is left."""
+    piece: list[Rows] = []
+    room = size
+    for part in parts:
+        first, last = part.first, part.first + part.count
+        while first < last:
+            count = min(room, last - first)
+            piece.append(Rows(part.shard, first, count))
+            first += count
+            room -= count
+            if room == 0:
+                yield piece
+                piece, room = [], size
+    if piece:
+        yield piece
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,26 +221,21 @@ class Block:
     def _has_loss_mask(self) -> bool:
         return any(part.shard.loss_mask is not None for part in self.parts)
 
-    def new(self, name: str) -> Array:
-        """Return an array for one of the fields [rows, seq_len]; its content is undefined."""
-        return self._new(self.dtype_of(name))
+    @property
+    def segment_count(self) -> int:
+        """Segments of all rows."""
+        return sum(part.segment_count for part in self.parts)
 
-    def dtype_of(self, name: str) -> "np.dtype[Any]":
-        """Return the type of one of the fields [rows, seq_len]."""
-        own = {"tokens": self.token_dtype, "loss_mask": MASK, "dataset_ids": DATASET}
-        return own.get(name, self.index_dtype)
-
-    def take_over(self, arrays: Mapping[str, Array]) -> None:
-        """Take arrays of real rows as fields that were computed elsewhere; add the filler."""
+    def fill_up(self, arrays: Mapping[str, Array], first: int) -> None:
+        """Write filler into rows of fields in the index type, from row `first` on."""
         fillers = {
             "input_ids": self.pad_id,
             "labels": IGNORED_LABEL,
             "position_ids": np.arange(self.seq_len),
+            "segment_ids": 0,
         }
         for name, array in arrays.items():
-            if self._real_count < self.row_count:
-                array[self._real_count :] = fillers.get(name, 0)
-            vars(self)[name] = array
+            array[first:] = fillers[name]
 
     # ---------------------------------------------------------------- runs and segments of the rows
 

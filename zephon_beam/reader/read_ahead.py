@@ -1,5 +1,6 @@
 """Blocks of microbatches, over step edges where the next steps exist already."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,13 @@ class ReadAhead:
         self._in_hand = None
         self._block = 1
 
-    def build(self, cursor: Cursor, topology: Topology, stride: int = 1) -> list[dict[str, Any]]:
-        """Build each `stride`-th microbatch from the cursor on; none at the end of a stream."""
+    def build(
+        self, cursor: Cursor, topology: Topology, stride: int = 1
+    ) -> Iterator[dict[str, Any]] | None:
+        """Build each `stride`-th microbatch from the cursor on; None at the end of a stream.
+
+        What they consist of is opened at once, what they contain is made as they are asked for.
+        """
         step = self._step_at(cursor.next_sample, topology)
         size, place, room = topology.micro_batch_size, cursor.microbatch, self._grow(topology)
         count = topology.microbatches_per_step
@@ -65,7 +71,7 @@ class ReadAhead:
                 cursor = following_step(cursor, topology.global_batch_size)
                 place -= count
             step = self._step_if_ready(cursor.next_sample, topology)
-        return self._builder.build(parts, np.concatenate(sample_ids), valid) if valid else []
+        return self._builder.build(parts, np.concatenate(sample_ids), valid) if valid else None
 
     def _grow(self, topology: Topology) -> int:
         """Return the microbatches of the next block, twice as many as of the last one."""

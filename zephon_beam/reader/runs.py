@@ -17,6 +17,9 @@ import numpy as np
 
 from zephon_beam.samples import Array
 
+MISPLACED = "segments overlap, lie outside their row, or are empty"
+"""What is wrong with segments that are not behind each other in their row."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowRuns:
@@ -50,7 +53,7 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
         seq_len: tokens of a row.
 
     Raises:
-        ValueError: segments overlap, or lie outside their row.
+        ValueError: segments overlap, lie outside their row, or are empty.
     """
     offsets = offsets.astype(np.int64)
     rows = np.arange(len(offsets), dtype=np.int64)
@@ -73,8 +76,8 @@ def find_runs(offsets: Array, starts: Array, lengths: Array, seq_len: int) -> Ro
     bounds[segments + 1] = ends
     bounds[row_bounds] = rows * seq_len
     sizes = bounds[1:] - bounds[:-1]
-    if sizes.min(initial=0) < 0:
-        raise ValueError("segments overlap, or lie outside their row")
+    if sizes.min(initial=0) < 0 or lengths.min(initial=1) < 1:
+        raise ValueError(MISPLACED)
     narrow = np.int16 if seq_len < 1 << 15 else np.int32
     numbers = np.zeros(len(sizes), narrow)
     numbers[segments] = order + 1 - offsets[row_of]

@@ -18,7 +18,7 @@ from zephon_beam.errors import CorruptObjectError, CorruptShardError, DriftError
 from zephon_beam.layout import shard_name
 from zephon_beam.manifest import Manifest
 from zephon_beam.media.columns import MediaColumns, media_of_batch
-from zephon_beam.reader.runs import RowRuns, find_runs
+from zephon_beam.reader.runs import MISPLACED, RowRuns, find_runs
 from zephon_beam.samples import SEGMENT_COLUMNS, Array
 from zephon_beam.shard import ShardHeader, expand_shard, open_batch, verify_shard
 from zephon_beam.store.base import Store
@@ -107,6 +107,10 @@ class OpenShard:
         except ValueError as error:
             raise self._corrupt(str(error)) from error
 
+    def misplaced(self) -> CorruptShardError:
+        """Word the error for segments that cannot be where they say."""
+        return self._corrupt(MISPLACED)
+
     @cached_property
     def run_datasets(self) -> Array:
         """`source_dataset` of each run, uint16[runs]; `NO_DATASET` for padding."""
@@ -119,6 +123,12 @@ class OpenShard:
         """Label of each segment's last token, int32[segments]; -100 at a document's end."""
         following = self.segments("segment_next")
         return np.where(following < 0, IGNORED_LABEL, following)
+
+    @cached_property
+    def segment_table(self) -> Array:
+        """Place in the row, length and following token of each segment, int32[3, segments]."""
+        names = ("segment_starts", "segment_lengths", "segment_next")
+        return np.stack([self.segments(name) for name in names])
 
     def segments(self, name: str) -> Array:
         """One of `zephon_beam.samples.SEGMENT_COLUMNS`, over all samples."""

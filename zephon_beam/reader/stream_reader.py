@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -196,7 +195,7 @@ class StreamReader:
                 store, consumer, fingerprint, start_sample, clock=clock
             )
         self._closed = False
-        self._pending: deque[dict[str, Any]] = deque()
+        self._pending: Iterator[dict[str, Any]] = iter(())
         self._cursor = self._first_cursor()
         self._move_to(self._cursor)
 
@@ -222,13 +221,15 @@ class StreamReader:
         if self._cursor.ended:
             raise StopIteration
         self._tell()
-        if not self._pending:
-            self._pending.extend(self._ahead.build(self._cursor, self._topology, self._stride))
-        if not self._pending:
-            self._cursor.ended = True
-            self._tell()
-            raise StopIteration
-        batch = self._pending.popleft()
+        batch = next(self._pending, None)
+        if batch is None:
+            block = self._ahead.build(self._cursor, self._topology, self._stride)
+            if block is None:
+                self._cursor.ended = True
+                self._tell()
+                raise StopIteration
+            self._pending = block
+            batch = next(block)
         cursor = self._cursor
         if self._stride > 1:
             self._cursor = advance(cursor, self._topology, self._stride)
@@ -246,7 +247,7 @@ class StreamReader:
         if self._consumer_file is not None and not self._closed:
             self._consumer_file.tell(self._cursor.next_sample, finished=True)
         self._closed = True
-        self._pending.clear()
+        self._pending = iter(())
         self._shards.close()
 
     def __enter__(self) -> "StreamReader":
@@ -345,14 +346,7 @@ class StreamReader:
             first,
             "to leave out earlier steps, load a state from before them",
         )
-        cursor = replace(self._cursor, skipped=add_range(self._cursor.skipped, first, last))
-        if cursor.microbatch == 0:
-            self._move_to(cursor)
-            return
-        self._cursor = cursor
-        rest_of_step = self._microbatches_per_step - cursor.microbatch
-        while len(self._pending) > rest_of_step:
-            self._pending.pop()
+        self._move_to(replace(self._cursor, skipped=add_range(self._cursor.skipped, first, last)))
 
     def advance(self, microbatches: int) -> None:
         """Leave out microbatches of this rank, as if they had been delivered.
@@ -430,7 +424,7 @@ class StreamReader:
 
     def _move_to(self, cursor: Cursor) -> None:
         """Set the position and forget what was read ahead."""
-        self._pending.clear()
+        self._pending = iter(())
         self._ahead.reset()
         self._microbatches_per_step = self._topology.microbatches_per_step
         self._cursor = without_skipped(cursor, self._topology.global_batch_size)

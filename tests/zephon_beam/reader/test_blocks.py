@@ -12,10 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streams import Row, Segment, random_lanes, reference_batch, write_stream
-from zephon_beam.errors import RecipeError
+from tests.streams import (
+    Row,
+    Segment,
+    put,
+    random_lanes,
+    reference_batch,
+    samples_of,
+    write_stream,
+)
+from zephon_beam.errors import CorruptShardError, RecipeError
+from zephon_beam.layout import shard_name
 from zephon_beam.reader import StreamReader
 from zephon_beam.reader.batches import FIELDS
+from zephon_beam.shard import encode_shard
 
 SEQ_LEN = 12
 COMPILED = [False, True] if find_spec("numba") else [False]
@@ -115,10 +125,14 @@ def test_rows_of_nothing_but_short_segments_equal_the_reference(
     read_one_step(lanes, 4, 2, np.int32, compiled)
 
 
+@pytest.mark.parametrize("cached_bytes", [1, 700, 1 << 20])
 @pytest.mark.parametrize("masked", [False, True])
-def test_compiled_blocks_equal_the_others(tmp_path: Path, masked: bool) -> None:
+def test_compiled_blocks_equal_the_others(
+    tmp_path: Path, masked: bool, cached_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each field alone and with others, over blocks of several shards, steps and filler."""
     pytest.importorskip("numba", reason="numba is not installed (extra `fast`)")
+    monkeypatch.setattr("zephon_beam.reader.compiled.CACHED_BYTES", cached_bytes)
     lanes = random_lanes([30, 30, 2], seed=9, masked=masked)
     stream = write_stream(tmp_path, lanes, has_loss_mask=masked)
     for fields in [FIELDS, None, ["labels"], ["cu_seqlens", "input_ids"], ["loss_mask"]]:
@@ -294,3 +308,51 @@ def test_each_token_but_a_first_is_a_label_once_and_labels_stay_in_documents(
                 assert successor[before] == label
                 labels.append(label)
     assert sorted(labels) == sorted(set(range(100, token)) - firsts)
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_batches_that_are_kept_stay_as_they_were(
+    tmp_path: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is used again only when nobody refers to it, be it by a view."""
+    monkeypatch.setattr("zephon_beam.reader.read_ahead.BLOCK_TOKENS", 1)
+    stream = write_stream(tmp_path, random_lanes([40, 40], seed=4))
+    kept: list[tuple[np.ndarray[Any, Any], bytes]] = []
+    for number, batch in enumerate(
+        StreamReader(stream.uri, global_batch_size=4, micro_batch_size=2, compiled=compiled)
+    ):
+        if number % 3:
+            array = batch["labels"][1:, 2:]
+            kept.append((array, array.tobytes()))
+    assert len(kept) > 20
+    assert all(array.tobytes() == then for array, then in kept)
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("fields", [["labels"], ["cu_seqlens"], ["position_ids", "loss_mask"]])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("segment_starts", -1),
+        ("segment_starts", 1),
+        ("segment_starts", 1 << 30),
+        ("segment_lengths", 0),
+        ("segment_lengths", -4),
+        ("segment_lengths", 1 << 30),
+    ],
+)
+def test_segments_that_cannot_be_are_told(
+    tmp_path: Path, compiled: bool, fields: list[str], column: str, value: int
+) -> None:
+    """Compiled code looks at no bounds of its own."""
+    rows: list[Row] = [[Segment(0, (1, 2, 3), -1), Segment(4, (5, 6), -1)]] * 2
+    stream = write_stream(tmp_path, [rows], seq_len=SEQ_LEN)
+    samples = samples_of(rows, stream.manifest)
+    samples.segments[column][1] = value
+    data = encode_shard(samples, fingerprint=stream.manifest.fingerprint, lane=0, first_sample=0)
+    put(tmp_path, shard_name(0, 0), data)
+    reader = StreamReader(
+        stream.uri, global_batch_size=2, micro_batch_size=2, fields=fields, compiled=compiled
+    )
+    with pytest.raises(CorruptShardError, match="segments overlap, lie outside their row, or are"):
+        next(reader)
