@@ -21,27 +21,23 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipelines.advance import build_advance
-from pipelines.draining import Leftover
 from pipelines.engine_defaults import DIRECT_RUNNERS, STATE_CACHE_MB
 from pipelines.engines.flink_jobs import end_cluster_job
-from pipelines.follow import POLL_SECS, Follower
+from pipelines.follow import Follower
+from pipelines.liveness import Restarts
 from pipelines.open_stream import OpenStream
 from pipelines.runners import running_pipeline
-from pipelines.watching import read_standings
+from pipelines.watch_endless import EndlessWatch
 from transforms.stream_job import StreamJob
 from transforms.supply_endless import SupplyEndlessly
 from zephon_beam.errors import RecipeError
-from zephon_beam.health import refuse_empty_datasets, refuse_starving_lanes
-from zephon_beam.lane_listing import read_lengths
 from zephon_beam.plan import LanePlan, Plan, encode_plan
-from zephon_beam.position import Position
-from zephon_beam.sample_order import SampleOrder
+from zephon_beam.position import Position, read_position
 
 _LOGGER = logging.getLogger(__name__)
 _LASTING: tuple[str, ...] = ()
 """Runners that are known to carry a job for long: that pass the test of flat memory
-(`tests/engines/test_streaming_memory.py`) and were never seen to stop scheduling. Prism 2.77
-passes, and once gave a job no bundle any more (docs/engines.md)."""
+(`tests/engines/test_streaming_memory.py`)."""
 WINDOW_BYTES = 32 * 1024 * 1024
 """Source bytes under way to all lanes together, if `--advance-bytes` is not less."""
 _LEAST_DRAIN_BYTES = 64 * 1024
@@ -92,9 +88,10 @@ def run_endless(
     until_samples: int | None = None,
     report: Callable[[Sequence[int]], None] | None = None,
 ) -> bool:
-    """Run one endless job until its stream is long enough, ends, or this process is interrupted.
+    """Run an endless job until its stream is long enough, ends, or this process is interrupted.
 
-    SIGTERM interrupts like Ctrl-C: the job is cancelled, and the stream is intact.
+    SIGTERM interrupts like Ctrl-C: the job is cancelled, and the stream is intact. A job that is
+    dead (`pipelines.liveness`) is cancelled, and another one goes on.
 
     Args:
         make_job: makes what workers open of the job's plan.
@@ -111,33 +108,52 @@ def run_endless(
         Whether the job ended by itself: its lanes did, or it was drained.
 
     Raises:
-        ZephonBeamError: what a worker met, named as it was there.
+        ZephonBeamError: what a worker met, named as it was there; or that one job after the other
+            was dead.
     """
-    plan = _write_plan(opened, position)
-    job = make_job(plan)
-    window = max(1, window_bytes // max(1, len(plan.lanes)))
-    supply = SupplyEndlessly(
-        job, window_bytes=window, lookahead=follower.lookahead, until_samples=until_samples
-    )
-    watch = _Watch(opened, position, plan, follower, until_samples, report)
-    with (
-        _interrupted_by_sigterm(),
-        _streaming(options),
-        watch.ended_on_purpose(),
-        _ended_in_cluster(options) as started,
-        running_pipeline(options) as pipeline,
-    ):
-        build_advance(
-            pipeline,
-            job,
-            plan,
-            parallel=True,
-            drain_bytes=min(drain_bytes, max(window // 2, _LEAST_DRAIN_BYTES)),
-            supply=supply,
+    runner = str(options.view_as(StandardOptions).runner)
+    restarts = Restarts(runner=runner, stream=opened.store.uri)
+    while True:
+        plan = _write_plan(opened, position)
+        job = make_job(plan)
+        window = max(1, window_bytes // max(1, len(plan.lanes)))
+        supply = SupplyEndlessly(
+            job, window_bytes=window, lookahead=follower.lookahead, until_samples=until_samples
         )
-        started.append(pipeline)
-        watch.start(pipeline)
-    return not watch.has_enough
+        watch = EndlessWatch(
+            opened=opened,
+            position=position,
+            plan=plan,
+            follower=follower,
+            until_samples=until_samples,
+            report=report,
+            patience=restarts.patience,
+        )
+        with (
+            _interrupted_by_sigterm(),
+            _streaming(options),
+            watch.ended_on_purpose(),
+            _ended_in_cluster(options) as started,
+            running_pipeline(options) as pipeline,
+        ):
+            build_advance(
+                pipeline,
+                job,
+                plan,
+                parallel=True,
+                drain_bytes=min(drain_bytes, max(window // 2, _LEAST_DRAIN_BYTES)),
+                supply=supply,
+            )
+            started.append(pipeline)
+            watch.start(pipeline)
+        if watch.death is None:
+            return not watch.has_enough
+        found = read_position(opened.store, opened.manifest)
+        restarts.add(watch.death, made=found.samples - position.samples)
+        if found.pending is not None or found.finished:
+            # Another driver has gone on meanwhile.
+            return False
+        position = found
 
 
 def _write_plan(opened: OpenStream, position: Position) -> Plan:
@@ -155,88 +171,6 @@ def _write_plan(opened: OpenStream, position: Position) -> Plan:
         if opened.store.put_if_absent(plan.name, encode_plan(plan), lambda _stored, _ours: True):
             return plan
         number += 1
-
-
-class _Watch:
-    """Looks after a job in a thread of its own, while the main thread waits for it."""
-
-    def __init__(
-        self,
-        opened: OpenStream,
-        position: Position,
-        plan: Plan,
-        follower: Follower,
-        until_samples: int | None,
-        report: Callable[[Sequence[int]], None] | None,
-    ) -> None:
-        self._opened = opened
-        self._position = position
-        self._plan = plan
-        self._follower = follower
-        self._until_samples = until_samples
-        self._report = report
-        self._leftover = Leftover(store=opened.store, manifest=opened.manifest, plan=plan)
-        self._is_left_over = False
-        self._left = threading.Event()
-        self.has_enough = False
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, pipeline: beam.Pipeline) -> None:
-        """Watch the job of a pipeline as soon as it has one."""
-        self._thread = threading.Thread(
-            target=self._look_after, args=(pipeline,), name="watch-endless", daemon=True
-        )
-        self._thread.start()
-
-    @contextmanager
-    def ended_on_purpose(self) -> Iterator[None]:
-        """Take the failure of a job that was cancelled because of us for its end.
-
-        Raises:
-            Exception: what this thread met.
-        """
-        try:
-            yield
-        except RuntimeError:
-            if not (self.has_enough or self._is_left_over) and self._error is None:
-                raise
-        finally:
-            self._left.set()
-            if self._thread is not None:
-                self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _look_after(self, pipeline: beam.Pipeline) -> None:
-        while not self._left.wait(POLL_SECS):
-            result = getattr(pipeline, "result", None)
-            if result is None:
-                continue
-            try:
-                self.has_enough = self._look()
-                self._is_left_over = self._leftover.look()
-            except Exception as error:  # noqa: BLE001 - raised again where the job was started
-                self._error = error
-            if self.has_enough or self._is_left_over or self._error is not None:
-                result.cancel()
-                return
-
-    def _look(self) -> bool:
-        """Report and clean up once; say whether the stream is long enough."""
-        store, manifest = self._opened.store, self._opened.manifest
-        standing = read_standings(store, self._position, self._plan.advance, manifest.fingerprint)
-        samples = [head.samples for head in standing.heads]
-        if self._report is not None:
-            self._report(samples)
-        self._follower.look()
-        refuse_empty_datasets(store, manifest, standing)
-        refuse_starving_lanes(store, manifest, standing)
-        if self._until_samples is None:
-            return False
-        lengths = read_lengths(store, manifest)
-        order = SampleOrder(len(samples), lengths)
-        return order.complete_prefix(samples) >= self._until_samples
 
 
 @contextmanager

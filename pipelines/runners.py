@@ -26,12 +26,15 @@ from pipelines.engine_defaults import DIRECT_RUNNERS
 from pipelines.failures import find_cause, printed_once
 from pipelines.garbage import rare_collections
 from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
+from pipelines.prism_servers import PrismRunnerWithOwnServer
 from pipelines.process_wide import process_wide
 from pipelines.whole_bundles import undivided_states
 from zephon_beam.errors import ZephonBeamError
 
 _WORKER_THREAD = "run_worker"
 """Name that Beam gives to the threads that wait for a worker process."""
+_CANCEL_SECS = 20.0
+"""For an engine to answer the wish to cancel a job; one that is stopped never does."""
 _TALKATIVE = (
     "apache_beam.runners.common",
     "apache_beam.runners.worker.sdk_worker",
@@ -95,6 +98,13 @@ def _chosen_runner(options: PipelineOptions) -> Iterator[PipelineRunner | str]:
         return
     # It warns of each server that it starts or ends.
     logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
+    if name == "PrismRunner" and options.view_as(StandardOptions).streaming:
+        runner = PrismRunnerWithOwnServer()
+        try:
+            yield runner
+        finally:
+            runner.stop_server()
+        return
     if name != "FnApiRunner" or direct.direct_running_mode != "multi_processing":
         yield str(name)
         return
@@ -115,18 +125,25 @@ def _chosen_runner(options: PipelineOptions) -> Iterator[PipelineRunner | str]:
 def _cancelled_if_left() -> Iterator[list[beam.Pipeline]]:
     """Cancel the job of a pipeline when nobody waits for it any more, as after Ctrl-C.
 
-    Not every engine obeys. That is a waste and no harm: whoever goes on with the stream computes
-    the same objects.
+    Not every engine obeys, or answers. That is a waste and no harm: whoever goes on with the
+    stream computes the same objects.
     """
     pipelines: list[beam.Pipeline] = []
     try:
         yield pipelines
     except BaseException:
         result = getattr(pipelines[0], "result", None) if pipelines else None
-        if result is not None and not _has_ended(result):
-            with suppress(Exception):
-                result.cancel()
+        if result is not None:
+            asking = threading.Thread(target=_cancel_unless_ended, args=(result,), daemon=True)
+            asking.start()
+            asking.join(_CANCEL_SECS)
         raise
+
+
+def _cancel_unless_ended(result: PipelineResult) -> None:
+    with suppress(Exception):
+        if not _has_ended(result):
+            result.cancel()
 
 
 def _has_ended(result: PipelineResult) -> bool:

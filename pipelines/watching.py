@@ -2,11 +2,11 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from zephon_beam.lane_progress import decode_progress
+from zephon_beam.lane_progress import LaneProgress, decode_progress
 from zephon_beam.layout import progress_name
 from zephon_beam.plan import Plan
 from zephon_beam.position import Position
@@ -55,22 +55,37 @@ def watched_lanes(
         watcher.join()
 
 
-def read_standings(store: Store, position: Position, advance: int, fingerprint: str) -> Position:
-    """Return where the lanes of an endless job say that they are, or were where they say nothing.
+def read_reports(store: Store, lanes: Sequence[int], advance: int) -> dict[int, LaneProgress]:
+    """Return what lanes of an endless job say of themselves, of those that say anything.
 
     Args:
         store: of the stream.
-        position: where they were when the job began.
+        lanes: to look at.
         advance: number of the job's plan.
+    """
+    reports = {}
+    for lane in lanes:
+        with suppress(OSError):
+            said = decode_progress(store.get(progress_name(lane)))
+            if said is not None and (said.job, said.lane) == (advance, lane):
+                reports[lane] = said
+    return reports
+
+
+def standing_after(
+    position: Position, reports: Mapping[int, LaneProgress], fingerprint: str
+) -> Position:
+    """Return where lanes say that they are, or were where they say nothing.
+
+    Args:
+        position: where they were when the job began.
+        reports: what they say.
         fingerprint: of the stream.
     """
-    heads = []
-    for head in position.heads:
-        said = None
-        with suppress(OSError):
-            said = decode_progress(store.get(progress_name(head.lane)))
-        is_ours = said is not None and (said.job, said.lane) == (advance, head.lane)
-        heads.append(said.head(fingerprint) if said is not None and is_ours else head)
+    heads = [
+        reports[head.lane].head(fingerprint) if head.lane in reports else head
+        for head in position.heads
+    ]
     return replace(position, heads=tuple(heads))
 
 

@@ -12,6 +12,8 @@ into a graph:
   that wait would hold back the timers of lanes that lag.
 - A *drain* that was asked for in the stream (`zephon_beam.draining`) is the lane's last poll: it
   says how many parts were supplied, so that the lane commits all of them, and leaves no rest.
+- Every 10 s a poll leaves a *trace* in the stream, for whoever watches the job to see that the
+  engine still calls it.
 - A drain of the engine takes away the restriction, if the engine does so, and so ends the job
   without another element.
 """
@@ -37,8 +39,9 @@ from zephon_beam.errors import ResumeError
 from zephon_beam.heads import Heads
 from zephon_beam.lane_listing import read_lengths
 from zephon_beam.lane_progress import LaneProgress, decode_progress
-from zephon_beam.layout import progress_name
+from zephon_beam.layout import POLLED, progress_name
 from zephon_beam.plan import LanePlan
+from zephon_beam.poll_trace import encode_trace
 from zephon_beam.polls import Supplier
 from zephon_beam.supplied import Supplied, decode_supplied, encode_supplied
 from zephon_beam.supply import LaneHead, SupplyPlanner
@@ -48,6 +51,8 @@ _LEAST_POLL_SECS = 0.4
 """Engines that come back at once, whatever delay was asked for, are held up: some keep something
 of every poll. Of many lanes only the first one in turn has to wait."""
 _MICROS_PER_ROUND = 100_000
+TRACE_SECS = 10.0
+"""Between two traces of a worker's polls."""
 _DEMAND_SECS = 1.0
 """Between two looks at the consumers, and at whether to drain; all lanes of a worker share them."""
 
@@ -220,6 +225,7 @@ class _PollLane(beam.DoFn, RestrictionProvider):
         self._looked = self._asked = -_DEMAND_SECS
         self._is_draining = False
         self._polled: dict[int, float] = {}
+        self._traced = -TRACE_SECS
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
@@ -227,6 +233,7 @@ class _PollLane(beam.DoFn, RestrictionProvider):
     ) -> Iterator[tuple[int, SupplyItem]]:
         lane = element
         self._hold_up(lane)
+        self._leave_trace()
         supplied = tracker.current_restriction()
         supplier = self._supplier(lane)
         number = rounds.begin(Timestamp.now().micros // _MICROS_PER_ROUND)
@@ -258,6 +265,13 @@ class _PollLane(beam.DoFn, RestrictionProvider):
         if since < _LEAST_POLL_SECS:
             time.sleep(_LEAST_POLL_SECS - since)
         self._polled[lane] = time.monotonic()
+
+    def _leave_trace(self) -> None:
+        now = time.monotonic()
+        if now - self._traced >= TRACE_SECS:
+            self._traced = now
+            trace = encode_trace(self._plan.advance, time.monotonic_ns())
+            self._store.replace(POLLED, trace, durable=False)
 
     def _supplier(self, lane: int) -> Supplier:
         if lane not in self._suppliers:

@@ -4,6 +4,8 @@ import re
 
 DRAIN = "progress/drain.json"
 """Asks endless jobs to end with all that they were supplied committed; replaced."""
+POLLED = "progress/polled.json"
+"""That the source of an endless job was called not long ago; differs each time."""
 MANIFEST = "stream.json"
 QUARANTINE_FOLDER = "quarantine/"
 _NUMBERED = re.compile(r"(\d+)\.[a-z]+")

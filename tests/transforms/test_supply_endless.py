@@ -18,6 +18,7 @@ from pipelines.advance import build_advance
 from pipelines.open_stream import OpenStream, open_or_create
 from pipelines.recipe_file import load_recipe
 from tests.pipelines.small_streams import tree, write_recipe, write_small_corpus
+from transforms import supply_endless
 from transforms.lane_items import (
     HEAD_ITEM,
     NUDGE_ITEM,
@@ -39,8 +40,9 @@ from transforms.supply_endless import (
 from zephon_beam.carry import decode_carry
 from zephon_beam.draining import ask_to_drain, is_drained
 from zephon_beam.lane_progress import decode_progress
-from zephon_beam.layout import DRAIN, carry_name, progress_name
+from zephon_beam.layout import DRAIN, POLLED, carry_name, progress_name
 from zephon_beam.plan import LanePlan, Plan, encode_plan
+from zephon_beam.poll_trace import read_trace
 from zephon_beam.supplied import ChannelSupply, Supplied
 
 BEGIN = Supplied(channels=(ChannelSupply(1, ()),), head_sent=True)
@@ -129,6 +131,29 @@ def test_what_a_runner_stores_of_a_lane_is_no_pickle() -> None:
         list(pickletools.genops(encoded))
     provider = _PollLane.__new__(_PollLane)
     assert isinstance(provider.restriction_coder(), SuppliedCoder)
+
+
+def test_polls_leave_traces_that_differ_and_are_few(
+    opened: tuple[OpenStream, StreamJob, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches the job sees by them that it is polled; stores take money for each."""
+    found, job, _ = opened
+    polls = _PollLane(job, 1 << 20, 1 << 20, None)
+    polls.setup()
+
+    def poll(lane: int) -> None:
+        tracker = ThreadsafeRestrictionTracker(SupplyTracker(Supplied()))
+        list(polls.process(lane, tracker, RoundEstimator(0)))
+
+    found.store.delete(POLLED)
+    poll(0)
+    first = read_trace(found.store, job.advance)
+    assert first is not None
+    poll(1)
+    assert read_trace(found.store, job.advance) == first
+    monkeypatch.setattr(supply_endless, "TRACE_SECS", 0.0)
+    poll(2)
+    assert read_trace(found.store, job.advance) not in (None, first)
 
 
 def test_a_nudge_is_no_head_and_no_drain() -> None:
