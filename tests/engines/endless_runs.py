@@ -87,9 +87,9 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def wait_for_samples(stream: Path, count: int) -> int:
+def wait_for_samples(stream: Path, count: int, *, secs: float = DEADLINE_SECS) -> int:
     """Wait until a stream is so long; return how long it is then."""
-    end = time.monotonic() + DEADLINE_SECS
+    end = time.monotonic() + secs
     while (found := complete_samples(stream)) < count:
         assert time.monotonic() < end, f"{found} samples, {count} wanted"
         time.sleep(0.2)

@@ -15,12 +15,13 @@ from tests.engines.endless_runs import (
     FLINK_CHECKPOINTS,
     FLINK_STREAMING,
     ask_flink,
+    complete_samples,
     newest_flink_job,
     record_reads,
     wait_for_samples,
     wait_until,
 )
-from tests.engines.engine_streams import ENGINE_MARKS
+from tests.engines.engine_streams import ENGINE_MARKS, slow_tokenizer
 from tests.pipelines.small_streams import (
     LANES,
     SHARD_SAMPLES,
@@ -33,17 +34,20 @@ from zephon_beam.sequences import PartKey
 
 pytestmark = [*ENGINE_MARKS, pytest.mark.long]
 
-UNTIL = 900
-SMALL = 64 * 1024
+SOME = LANES * SHARD_SAMPLES
+WINDOW_BYTES = 256 * 1024
+SLOW_SECS = 0.2
+"""For each part, so that some are under way when a lane is told how many there are."""
 
 Reads = list[tuple[int, PartKey]]
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    """Offer endless jobs, and return what their workers read."""
+def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Reads]:
+    """Offer endless jobs, slow their workers down, and return what they read."""
     monkeypatch.setattr(endless, "_LASTING", ("PrismRunner", "FlinkRunner"))
-    return record_reads(monkeypatch)
+    with slow_tokenizer(monkeypatch, tmp_path / "note", SLOW_SECS):
+        yield record_reads(monkeypatch)
 
 
 @contextmanager
@@ -57,11 +61,12 @@ def running(
             *(source.recipe, stream),
             follow=True,
             endless=True,
-            lookahead=UNTIL // 2,
-            advance_bytes=SMALL,
+            lookahead=1 << 40,
+            advance_bytes=WINDOW_BYTES,
             options=flags,
         )
-        wait_for_samples(stream, LANES * SHARD_SAMPLES)
+        # Longer than a job on Prism that is given no bundle is waited for.
+        wait_for_samples(stream, SOME, secs=300)
         yield job
 
 
@@ -71,11 +76,14 @@ def assert_nothing_is_read_twice(
     """Go on with a stream, whose job was drained, by advances."""
     assert not facts["finished"]
     assert not (stream / "end").exists()
-    assert [path.name for path in (stream / "carry").glob("*/*")] == LANES * ["000000.avro"]
+    number = max(int(path.stem) for path in (stream / "advances").iterdir())
+    carries = [path.stem for path in (stream / "carry").glob("*/*")]
+    assert carries == LANES * [f"{number:06d}"]
     before = len(reads)
     assert before
-    run(source.recipe, stream, until_samples=UNTIL, advance_bytes=SMALL)
-    assert_same_prefix(tree(stream), source.tree, UNTIL)
+    until = complete_samples(stream) + 2 * SOME
+    run(source.recipe, stream, until_samples=until, advance_bytes=WINDOW_BYTES)
+    assert_same_prefix(tree(stream), source.tree, until)
     assert len(reads) > before
     assert len(set(reads)) == len(reads)
 

@@ -97,8 +97,8 @@ def test_an_engine_has_time_to_end_a_drained_job_by_itself(drained: Path) -> Non
     leftover = Leftover(store=store, manifest=read_manifest(store), plan=plan, clock=lambda: now[0])
     kept = store.get(carry_name(1, 2))
     store.delete(carry_name(1, 2))
-    now[0] = 1e6
-    assert not leftover.look()
+    for now[0] in (0.0, 1e6):
+        assert not leftover.look()
     store.put_if_absent(carry_name(1, 2), kept)
     assert not leftover.look()
     now[0] += draining._ENDS_BY_ITSELF_SECS - 1
