@@ -47,6 +47,8 @@ DEFAULT_FIELDS = (
     "num_valid_tokens",
     "sample_ids",
 )
+BLOCK_TOKENS = 1 << 18
+"""Tokens built at a time: enough to share NumPy's cost per call, few enough for a cache."""
 _BOUNDS = frozenset(("cu_seqlens", "cu_seqlens_padded", "cu_seqlens_real"))
 _ARRAY_FIELDS = frozenset(FIELDS[:6]) | {"sample_ids", "tokens"}
 
@@ -102,7 +104,7 @@ class BatchBuilder:
             made = []
         self._compiled_fields = made
         self._plain_fields = [field for field in fields if field not in made]
-        self._has_media = any(field in MEDIA_FIELDS for field in fields)
+        self.has_media = any(field in MEDIA_FIELDS for field in fields)
         places = {field: place for place, field in enumerate((*made, *self._plain_fields))}
         self._places = [places[field] for field in fields]
 
@@ -120,16 +122,18 @@ class BatchBuilder:
         Yields:
             One dict a microbatch, in order; arrays are views of arrays of a whole block.
         """
+        tokens = self._micro_batch_size * self._seq_len
         # Pixels are large, so with them each microbatch is a block.
-        most = 1 if self._has_media else len(global_valid)
+        most = 1 if self.has_media else max(1, BLOCK_TOKENS // tokens)
         rows = most * self._micro_batch_size
         pieces = cut_rows(parts, rows)
         for first in range(0, len(global_valid), most):
             place = first * self._micro_batch_size
+            valid = global_valid[first : first + most]
             block = Block(
                 parts=next(pieces, []),
                 real_sample_ids=sample_ids[place : place + rows],
-                row_count=rows,
+                row_count=len(valid) * self._micro_batch_size,
                 seq_len=self._seq_len,
                 pad_id=self._pad_id,
                 token_dtype=self._token_dtype,
@@ -137,7 +141,6 @@ class BatchBuilder:
                 segment_multiple=self._segment_multiple,
                 pool=self._pool,
             )
-            valid = global_valid[first : first + most]
             media = MediaBlock(block=block, merge=self._media_merge)
             columns = [iter(self._column(media, field, valid)) for field in self._plain_fields]
             made: Iterator[tuple[Any, ...]] = repeat(())

@@ -1,4 +1,4 @@
-"""Blocks of microbatches, over step edges where the next steps exist already."""
+"""What is read next, over step edges where the next steps exist already."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,34 +6,41 @@ from typing import Any
 import numpy as np
 
 from zephon_beam.errors import ZephonBeamError
+from zephon_beam.manifest import Manifest
 from zephon_beam.reader.batches import BatchBuilder
 from zephon_beam.reader.blocks import Rows
 from zephon_beam.reader.cursor import Cursor, Topology, following_step
 from zephon_beam.reader.ranks import IntArray
 from zephon_beam.reader.steps import Step, Steps
 
-BLOCK_TOKENS = 1 << 19
-"""Tokens built at a time: enough to share NumPy's cost per call, few enough for a cache."""
+TOKENS = 1 << 21
+"""Tokens looked up at a time: of that many rows the shards are opened in one go, which a core does
+faster than one by one between other work."""
+TOKENS_OF_MANY_SHARDS = 1 << 18
+"""The same where so many rows could lie in too many shards to hold open, or in large ones."""
+FEW_LANES = 64
 
 
 class ReadAhead:
-    """Builds what a cursor delivers next, and as much after it as makes a block.
+    """Looks up what a cursor delivers next, and as much after it as is worth it.
 
-    It waits for the step at the cursor only. Steps after it join the block if they exist, so that
-    small steps are as fast as large ones; what is wrong with one is raised when it is next.
+    It waits for the step at the cursor only. Steps after it join if they exist, so that small
+    steps are as fast as large ones; what is wrong with one is raised when it is next.
     """
 
-    def __init__(self, steps: Steps, builder: BatchBuilder, seq_len: int) -> None:
+    def __init__(self, steps: Steps, builder: BatchBuilder, manifest: Manifest) -> None:
         self._steps = steps
         self._builder = builder
-        self._seq_len = seq_len
+        self._seq_len = manifest.seq_len
+        is_light = manifest.lanes <= FEW_LANES and not builder.has_media
+        self._tokens = TOKENS if is_light else TOKENS_OF_MANY_SHARDS
         self._in_hand: Step | None = None
-        self._block = 1
+        self._count = 1
 
     def reset(self) -> None:
-        """Forget the step in hand; the first block after a move is one microbatch, to be quick."""
+        """Forget the step in hand; after a move one microbatch is looked up first, to be quick."""
         self._in_hand = None
-        self._block = 1
+        self._count = 1
 
     def build(
         self, cursor: Cursor, topology: Topology, stride: int = 1
@@ -63,7 +70,7 @@ class ReadAhead:
                 sample_ids.append(step.sample_ids[begin:end])
             valid += [step.global_valid] * len(places)
             room -= len(places)
-            # Filler stands at the end of a block, so a step with filler is the block's last.
+            # Filler stands at the end of what is built, so a step with filler is the last one.
             if room == 0 or len(step.sample_ids) < stretches[-1][1]:
                 break
             place = places[-1] + stride
@@ -74,11 +81,11 @@ class ReadAhead:
         return self._builder.build(parts, np.concatenate(sample_ids), valid) if valid else None
 
     def _grow(self, topology: Topology) -> int:
-        """Return the microbatches of the next block, twice as many as of the last one."""
-        most = max(1, BLOCK_TOKENS // (self._seq_len * topology.micro_batch_size))
-        block = min(self._block, most)
-        self._block = 2 * block
-        return block
+        """Return how many microbatches to look up, twice as many as the last time."""
+        most = max(1, self._tokens // (self._seq_len * topology.micro_batch_size))
+        count = min(self._count, most)
+        self._count = 2 * count
+        return count
 
     def _step_at(self, first: int, topology: Topology) -> Step | None:
         """Find the step that begins with a sample, waiting for it, or reuse the one in hand."""

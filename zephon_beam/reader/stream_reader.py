@@ -188,7 +188,7 @@ class StreamReader:
         builder = BatchBuilder(
             self._manifest, chosen, micro_batch_size, dtype, cu_seqlens_len, compiled=compiled
         )
-        self._ahead = ReadAhead(steps, builder, self._manifest.seq_len)
+        self._ahead = ReadAhead(steps, builder, self._manifest)
         if consumer is not None and dp_rank == 0:
             fingerprint = self._manifest.fingerprint
             self._consumer_file = ConsumerFile(

@@ -315,7 +315,7 @@ def test_batches_that_are_kept_stay_as_they_were(
     tmp_path: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is used again only when nobody refers to it, be it by a view."""
-    monkeypatch.setattr("zephon_beam.reader.read_ahead.BLOCK_TOKENS", 1)
+    monkeypatch.setattr("zephon_beam.reader.read_ahead.TOKENS", 1)
     stream = write_stream(tmp_path, random_lanes([40, 40], seed=4))
     kept: list[tuple[np.ndarray[Any, Any], bytes]] = []
     for number, batch in enumerate(

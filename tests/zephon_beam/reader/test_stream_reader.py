@@ -19,6 +19,7 @@ from tests.streams import (
 )
 from zephon_beam.errors import DriftError, RecipeError, ResumeError, StreamNotFoundError
 from zephon_beam.reader import StreamReader, read_ahead
+from zephon_beam.reader import batches as building
 from zephon_beam.reader.batches import FIELDS
 
 Open = Callable[..., StreamReader]
@@ -158,12 +159,14 @@ def test_any_finite_stream_is_read_once_in_order(
 # ------------------------------------------------------------------------------------- resumption
 
 
-@pytest.mark.parametrize("block_tokens", [1, 64, 1 << 17])
+@pytest.mark.parametrize("looked_up", [1, 64, 1 << 17])
+@pytest.mark.parametrize("built", [1, 100])
 def test_resume_after_any_microbatch_equals_never_stopping(
-    stream: FakeStream, monkeypatch: pytest.MonkeyPatch, block_tokens: int
+    stream: FakeStream, monkeypatch: pytest.MonkeyPatch, looked_up: int, built: int
 ) -> None:
     """From every microbatch, the last one and the pass edge included, five times in a row."""
-    monkeypatch.setattr(read_ahead, "BLOCK_TOKENS", block_tokens)
+    monkeypatch.setattr(read_ahead, "TOKENS", looked_up)
+    monkeypatch.setattr(building, "BLOCK_TOKENS", built)
     reader = open_reader(stream)
     states, batches = [reader.state_dict()], []
     for _ in range(2):
@@ -285,7 +288,7 @@ def test_loading_a_state_reads_nothing(stream: FakeStream, monkeypatch: pytest.M
         "open_mmap",
         lambda self, name, *rest: opened.append(name) or plain(self, name, *rest),
     )
-    monkeypatch.setattr(read_ahead, "BLOCK_TOKENS", 1)
+    monkeypatch.setattr(read_ahead, "TOKENS", 1)
     reader.load_state_dict(state)
     assert opened == []
     next(reader)
