@@ -23,6 +23,7 @@ from apache_beam.options.pipeline_options import (
 from pipelines.advance import build_advance
 from pipelines.engine_defaults import DIRECT_RUNNERS, STATE_CACHE_MB
 from pipelines.engines.flink_jobs import end_cluster_job
+from pipelines.engines.flink_state import few_key_groups
 from pipelines.follow import Follower
 from pipelines.liveness import Restarts
 from pipelines.open_stream import OpenStream
@@ -132,6 +133,7 @@ def run_endless(
         with (
             _interrupted_by_sigterm(),
             _streaming(options),
+            few_key_groups(options),
             watch.ended_on_purpose(),
             _ended_in_cluster(options) as started,
             running_pipeline(options) as pipeline,
