@@ -36,9 +36,13 @@ from zephon_beam.plan import LanePlan, Plan, encode_plan
 from zephon_beam.position import Position, read_position
 
 _LOGGER = logging.getLogger(__name__)
-_LASTING: tuple[str, ...] = ()
+_LASTING: tuple[str, ...] = ("PrismRunner",)
 """Runners that are known to carry a job for long: that pass the test of flat memory
 (`tests/engines/test_streaming_memory.py`)."""
+_OVERSLEEPING = ("PrismRunner",)
+"""Runners that may never come back from a delay. Prism 2.77 sets one alarm for it, by one clock,
+and looks at another when it rings: if that was set back meanwhile, by a few ms, it rings too early,
+and no other one is set."""
 WINDOW_BYTES = 32 * 1024 * 1024
 """Source bytes under way to all lanes together, if `--advance-bytes` is not less."""
 _LEAST_DRAIN_BYTES = 64 * 1024
@@ -119,7 +123,11 @@ def run_endless(
         job = make_job(plan)
         window = max(1, window_bytes // max(1, len(plan.lanes)))
         supply = SupplyEndlessly(
-            job, window_bytes=window, lookahead=follower.lookahead, until_samples=until_samples
+            job,
+            window_bytes=window,
+            lookahead=follower.lookahead,
+            until_samples=until_samples,
+            asks_for_delay=runner not in _OVERSLEEPING,
         )
         watch = EndlessWatch(
             opened=opened,

@@ -16,6 +16,8 @@ from zephon_beam.errors import ZephonBeamError
 
 _LINE = re.compile(r"(?:zephon_beam\.errors\.)(\w+): (.+)")
 _OURS = "zephon_beam.errors."
+_FORGOTTEN = "self.bundle_processor_cache.release(instruction_id)"
+"""In the traceback of a worker that has ended a bundle of a job that was cancelled meanwhile."""
 _STEP = re.compile(r"\s*\[while running [^\]]*\]\s*$")
 
 
@@ -39,7 +41,8 @@ def find_cause(error: BaseException) -> ZephonBeamError | None:
 def printed_once() -> Iterator[None]:
     """Keep Beam's worker from printing the traceback of an error of ours, which is raised anyway.
 
-    It prints to standard error besides logging, so only its own `print` can be told not to.
+    And of a bundle that it forgot when its job was cancelled. It prints to standard error besides
+    logging, so only its own `print` can be told not to.
     """
     from apache_beam.runners.worker import sdk_worker
 
@@ -51,5 +54,5 @@ def printed_once() -> Iterator[None]:
 
 
 def _print_unless_ours(text: object = "", **_options: Any) -> None:
-    if _OURS not in str(text):
+    if _OURS not in str(text) and _FORGOTTEN not in str(text):
         sys.stderr.write(f"{text}\n")

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,12 +44,17 @@ _TALKATIVE = (
     "apache_beam.runners.portability.fn_api_runner.fn_runner",
     "apache_beam.runners.portability.local_job_service",
     "apache_beam.runners.portability.portable_runner",
+    "PrismJobServer",
 )
 _NEEDLESS = (
     "zephon_beam.errors.",
     "If direct_num_workers is not equal to 1",
     "No semi_persistent_directory found",
+    "pipeline canceled",
+    "self.bundle_processor_cache.release(instruction_id)",
 )
+_LAST_POLL_SECS = 0.6
+"""In which the poll of an endless job ends that waits when the job does."""
 
 
 @contextmanager
@@ -63,6 +69,7 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         with (
             _chosen_runner(options) as runner,
             _told_once(),
+            _with_last_poll(options),
             _no_timed_flushes(),
             _no_state_cache(),
             rare_collections(),
@@ -218,6 +225,16 @@ def _told_once() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(quiet)
+
+
+@contextmanager
+def _with_last_poll(options: PipelineOptions) -> Iterator[None]:
+    """Let a worker in this process end what it does when an endless job is over, unheard."""
+    try:
+        yield
+    finally:
+        if options.view_as(StandardOptions).streaming:
+            time.sleep(_LAST_POLL_SECS)
 
 
 class _WorkerDiedError(Exception):

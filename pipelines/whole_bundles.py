@@ -1,4 +1,4 @@
-"""Keep engines from dividing what a worker does with a key's state."""
+"""Keep engines from dividing what a worker does with a key's state, and the polls of lanes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,23 +8,26 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_runner_api_pb2
 from apache_beam.runners.worker.bundle_processor import BundleProcessor
 
 from pipelines.process_wide import process_wide
+from transforms.supply_endless import POLL_LABEL
 
 
 @process_wide
 @contextmanager
 def undivided_states() -> Iterator[None]:
-    """Let workers in this process decline to split bundles of stages that keep states.
+    """Let workers in this process decline to split bundles of some stages.
 
     Prism 2.77 splits a bundle that takes its time also between two elements of one key, and runs
     the rest at once. Then both halves begin with the state that was there before, and what one of
-    them writes is lost. A worker may always decline, and stages without states still split.
+    them writes is lost. And of a bundle of polls, which waits, it would make one for each lane, and
+    leave no room beside them, as it runs eight at once. A worker may always decline, and other
+    stages still split.
     """
     usual = BundleProcessor.try_split
 
     def try_split(
         self: BundleProcessor, request: beam_fn_api_pb2.ProcessBundleSplitRequest
     ) -> beam_fn_api_pb2.ProcessBundleSplitResponse:
-        if _keeps_states(self.process_bundle_descriptor):
+        if _keeps_states(self.process_bundle_descriptor) or _polls(self.process_bundle_descriptor):
             return beam_fn_api_pb2.ProcessBundleSplitResponse()
         return usual(self, request)
 
@@ -42,3 +45,8 @@ def _keeps_states(descriptor: Any) -> bool:
         for step in descriptor.transforms.values()
         if step.spec.urn == "beam:transform:pardo:v1"
     )
+
+
+def _polls(descriptor: Any) -> bool:
+    """Say whether a part of a graph is the source of an endless job."""
+    return any(POLL_LABEL in step.unique_name for step in descriptor.transforms.values())

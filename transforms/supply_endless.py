@@ -48,8 +48,9 @@ from zephon_beam.supply import LaneHead, SupplyPlanner
 
 POLL_SECS = 0.5
 _LEAST_POLL_SECS = 0.4
-"""Engines that come back at once, whatever delay was asked for, are held up: some keep something
-of every poll. Of many lanes only the first one in turn has to wait."""
+"""Engines that come back at once, whether a delay was asked for or not, are held up: some keep
+something of every poll. Of many lanes only the first one in turn has to wait."""
+POLL_LABEL = "PollLanes"
 _MICROS_PER_ROUND = 100_000
 TRACE_SECS = 10.0
 """Between two traces of a worker's polls."""
@@ -67,7 +68,13 @@ class SupplyEndlessly(beam.PTransform[Any, Any]):
     """
 
     def __init__(
-        self, job: StreamJob, *, window_bytes: int, lookahead: int, until_samples: int | None
+        self,
+        job: StreamJob,
+        *,
+        window_bytes: int,
+        lookahead: int,
+        until_samples: int | None,
+        asks_for_delay: bool = True,
     ) -> None:
         """Supply the lanes of `job`.
 
@@ -76,13 +83,16 @@ class SupplyEndlessly(beam.PTransform[Any, Any]):
             window_bytes: source bytes under way to one lane, roughly.
             lookahead: samples to keep ahead of the slowest consumer.
             until_samples: complete samples beyond which none is wanted, None without a limit.
+            asks_for_delay: whether the engine is to wait between two polls, or the worker waits:
+                not every engine comes back surely from a wait.
         """
         super().__init__()
-        self._poll = _PollLane(job, window_bytes, lookahead, until_samples)
+        delay = Duration(POLL_SECS) if asks_for_delay else None
+        self._poll = _PollLane(job, window_bytes, lookahead, until_samples, delay)
 
     def expand(self, lanes: PCollection[Any]) -> PCollection[Any]:
         """Poll for each lane."""
-        return lanes | "PollLanes" >> beam.ParDo(self._poll)
+        return lanes | POLL_LABEL >> beam.ParDo(self._poll)
 
 
 class SuppliedCoder(Coder):
@@ -195,9 +205,15 @@ _ROUNDS = beam.DoFn.WatermarkEstimatorParam(_RoundEstimators())
 
 class _PollLane(beam.DoFn, RestrictionProvider):
     def __init__(
-        self, job: StreamJob, window_bytes: int, lookahead: int, until_samples: int | None
+        self,
+        job: StreamJob,
+        window_bytes: int,
+        lookahead: int,
+        until_samples: int | None,
+        delay: Duration | None,
     ) -> None:
         self._job = job
+        self._delay = delay
         self._window_bytes = window_bytes
         self._lookahead = lookahead
         self._until_samples = until_samples
@@ -258,7 +274,7 @@ class _PollLane(beam.DoFn, RestrictionProvider):
             yield TimestampedValue((lane, item), number)  # type: ignore[misc]
         rounds.end()
         if not poll.supplied.stopped:
-            tracker.defer_remainder(Duration(POLL_SECS))
+            tracker.defer_remainder(self._delay)
 
     def _hold_up(self, lane: int) -> None:
         since = time.monotonic() - self._polled.get(lane, -_LEAST_POLL_SECS)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import pipelines.endless as jobs
 from pipelines import liveness, watch_endless
 from tests.engines.endless_runs import complete_samples, descendants
 from tests.engines.engine_streams import ENGINE_MARKS
@@ -35,7 +34,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "SILENT_SECS", 5.0)
     monkeypatch.setattr(liveness, "_DOUBT_SECS", 1.0)
     monkeypatch.setattr(watch_endless, "_CANCEL_SECS", 1.0)
-    monkeypatch.setattr(jobs, "_LASTING", ("PrismRunner",))
 
 
 def run_endless(recipe: Path, stream: Path, flags: list[str]) -> None:

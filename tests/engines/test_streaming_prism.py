@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apache_beam.runners.worker.bundle_processor import BundleProcessor
 
-import pipelines.endless as jobs
 from pipelines.fork import fork_stream
 from pipelines.selftest import shuffled_arrivals
 from tests.engines.endless_runs import (
@@ -34,33 +34,17 @@ from tests.pipelines.small_streams import (
     write_small_corpus,
 )
 from tests.processes import is_running
+from transforms.supply_endless import _PollLane
 from zephon_beam.errors import BadRecordError, SourceError
 from zephon_beam.layout import progress_name
 from zephon_beam.store.base import open_store
 from zephon_beam.verification import verify_stream
 
-pytestmark = [*ENGINE_MARKS, pytest.mark.long]
+pytestmark = ENGINE_MARKS
 
 UNTIL = 900
 FAR = 1 << 40
 """More samples ahead of consumers than a test makes."""
-
-
-@pytest.fixture(scope="module")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> SmallStream:
-    """Return an endless stream as advances in this process write it."""
-    corpus = tmp_path_factory.mktemp("endless_corpus")
-    write_small_corpus(corpus)
-    recipe = write_recipe(corpus / "recipe.yaml", changes=CHANGES)
-    folder = tmp_path_factory.mktemp("endless_expected") / "stream"
-    facts = run(recipe, folder, until_samples=2 * UNTIL)
-    return SmallStream(recipe=recipe, folder=folder, tree=tree(folder), facts=facts)
-
-
-@pytest.fixture(autouse=True)
-def offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run endless jobs where the product does not offer them yet."""
-    monkeypatch.setattr(jobs, "_LASTING", ("PrismRunner",))
 
 
 def run_endless(recipe: Path, stream: Path, flags: list[str], until: int | None) -> dict[str, Any]:
@@ -76,24 +60,52 @@ def run_endless(recipe: Path, stream: Path, flags: list[str], until: int | None)
 
 
 def test_advances_and_endless_jobs_take_turns(
-    prism_flags: list[str], endless: SmallStream, tmp_path: Path
+    prism_flags: list[str], endless_stream: SmallStream, tmp_path: Path
 ) -> None:
     """From nothing, from the states that a job left, and from the carries of an advance."""
     stream = tmp_path / "s"
     with shuffled_arrivals(5):
-        run_endless(endless.recipe, stream, prism_flags, UNTIL // 3)
-    run(endless.recipe, stream, until_samples=2 * UNTIL // 3)
+        run_endless(endless_stream.recipe, stream, prism_flags, UNTIL // 3)
+    run(endless_stream.recipe, stream, until_samples=2 * UNTIL // 3)
     with shuffled_arrivals(6):
-        run_endless(endless.recipe, stream, prism_flags, UNTIL)
-    assert_same_prefix(tree(stream), endless.tree, UNTIL)
-    run(endless.recipe, stream, until_samples=2 * UNTIL)
-    assert_same_prefix(tree(stream), endless.tree, 2 * UNTIL)
+        run_endless(endless_stream.recipe, stream, prism_flags, UNTIL)
+    assert_same_prefix(tree(stream), endless_stream.tree, UNTIL)
+    run(endless_stream.recipe, stream, until_samples=2 * UNTIL)
+    assert_same_prefix(tree(stream), endless_stream.tree, 2 * UNTIL)
     plans = [json.loads(path.read_text()) for path in sorted((stream / "advances").iterdir())]
     kinds = [plan.get("endless", False) for plan in plans]
     assert kinds[0]
     assert kinds.count(True) == 2
     heads = next(plan["lanes"] for plan in reversed(plans) if plan.get("endless"))
     assert "carry" in {lane["head"][0] for lane in heads}
+
+
+def test_polls_ask_for_no_delay_and_stay_together(
+    prism_flags: list[str],
+    endless_stream: SmallStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prism may never come back from a delay, and runs few bundles at once."""
+    usual_rest, usual_wait = BundleProcessor.delayed_bundle_application, _PollLane._hold_up
+    delays, polling, most = [], threading.Semaphore(LANES), []
+
+    def rest(self: Any, *args: Any) -> Any:
+        given = usual_rest(self, *args)
+        delays.append(given.requested_time_delay.ToTimedelta())
+        return given
+
+    def hold_up(self: Any, lane: int) -> None:
+        with polling:
+            most.append(polling._value)
+            usual_wait(self, lane)
+
+    monkeypatch.setattr(BundleProcessor, "delayed_bundle_application", rest)
+    monkeypatch.setattr(_PollLane, "_hold_up", hold_up)
+    run_endless(endless_stream.recipe, tmp_path / "s", prism_flags, UNTIL)
+    assert len(delays) > 3 * LANES
+    assert not any(delays)
+    assert min(most) == LANES - 1
 
 
 def test_the_sources_end_and_so_does_the_job(
@@ -107,12 +119,17 @@ def test_the_sources_end_and_so_does_the_job(
 
 @contextmanager
 def bad_advice(stream: Path) -> Iterator[None]:
-    """Keep replacing what lanes say of themselves by what is damaged, too old or too new."""
+    """Keep replacing what lanes say of themselves by what is damaged, too old or too new.
+
+    Not before it was there for a turn, in which it may be read, or not: who is never heard gets no
+    more than a window.
+    """
     left = threading.Event()
 
     def spoil() -> None:
         store, turn = open_store(str(stream)), 0
         old: dict[int, bytes] = {}
+        seen: dict[int, bytes] = {}
         while not left.wait(0.4):
             turn += 1
             for lane in range(LANES):
@@ -121,6 +138,10 @@ def bad_advice(stream: Path) -> Iterator[None]:
                     said = store.get(name)
                     raw = json.loads(said)
                 except (FileNotFoundError, ValueError):
+                    continue
+                # An advance names none.
+                if "datasets" not in raw or seen.get(lane) != said:
+                    seen[lane] = said
                     continue
                 old.setdefault(lane, said)
                 newer = {**raw, "datasets": [dict(entry) for entry in raw["datasets"]]}
@@ -174,13 +195,13 @@ def test_bad_advice_a_rare_data_set_and_one_filtered_away_do_not_stop_it(
 
 
 def test_lanes_wait_for_consumers_and_go_on_with_them(
-    prism_flags: list[str], endless: SmallStream, tmp_path: Path
+    prism_flags: list[str], endless_stream: SmallStream, tmp_path: Path
 ) -> None:
     """No further than was asked for, whatever the time, until it is interrupted: to the end."""
     stream, log = tmp_path / "s", tmp_path / "log"
     lookahead = 4 * LANES * SHARD_SAMPLES
     flags = [*prism_flags, f"--lookahead={lookahead}", "--advance-bytes=16KiB"]
-    with endless_command(endless.recipe, stream, log, flags) as command:
+    with endless_command(endless_stream.recipe, stream, log, flags) as command:
         wait_for_samples(stream, lookahead)
         engines = descendants(command.pid)
         assert engines
@@ -194,9 +215,9 @@ def test_lanes_wait_for_consumers_and_go_on_with_them(
     assert "interrupted; the stream is intact" in log.read_text()
     assert not [number for number in engines if is_running(number)]
     verify_stream(str(stream))
-    assert_same_prefix(tree(stream), endless.tree, 2 * lookahead)
-    run(endless.recipe, stream, until_samples=UNTIL)
-    assert_same_prefix(tree(stream), endless.tree, UNTIL)
+    assert_same_prefix(tree(stream), endless_stream.tree, 2 * lookahead)
+    run(endless_stream.recipe, stream, until_samples=UNTIL)
+    assert_same_prefix(tree(stream), endless_stream.tree, UNTIL)
 
 
 def test_what_a_worker_met_is_one_line(
@@ -224,13 +245,13 @@ def test_a_data_set_that_gives_nothing_is_an_error_and_no_endless_search(
 
 
 def test_an_endless_job_begins_where_a_fork_does(
-    prism_flags: list[str], endless: SmallStream, tmp_path: Path
+    prism_flags: list[str], endless_stream: SmallStream, tmp_path: Path
 ) -> None:
     """From states that are neither of an advance nor of a shard."""
     changes = [*CHANGES, ("weight: 0.5", "weight: 0.1")]
-    other = write_recipe(endless.recipe.parent / "other.yaml", changes=changes)
+    other = write_recipe(endless_stream.recipe.parent / "other.yaml", changes=changes)
     for name in ("advances", "job"):
-        fork_stream(endless.folder, other, tmp_path / name, at_sample=UNTIL // 3)
+        fork_stream(endless_stream.folder, other, tmp_path / name, at_sample=UNTIL // 3)
     run(other, tmp_path / "advances", until_samples=UNTIL // 3)
     run_endless(other, tmp_path / "job", prism_flags, UNTIL // 3)
     assert_same_prefix(tree(tmp_path / "job"), tree(tmp_path / "advances"), UNTIL // 3)

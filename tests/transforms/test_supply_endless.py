@@ -138,7 +138,7 @@ def test_polls_leave_traces_that_differ_and_are_few(
 ) -> None:
     """Whoever watches the job sees by them that it is polled; stores take money for each."""
     found, job, _ = opened
-    polls = _PollLane(job, 1 << 20, 1 << 20, None)
+    polls = _PollLane(job, 1 << 20, 1 << 20, None, None)
     polls.setup()
 
     def poll(lane: int) -> None:
