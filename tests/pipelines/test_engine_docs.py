@@ -15,7 +15,7 @@ from pipelines.advance_size import (
     MIB,
     MOST_BYTES_A_WORKER,
 )
-from pipelines.commands import run, selftest
+from pipelines.commands import drain, run, selftest
 from pipelines.engine_defaults import STATE_CACHE_MB
 from pipelines.engines.local import ENGINES
 from pipelines.options import parse_beam_options
@@ -24,7 +24,7 @@ from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from zephon_beam.recipe_mapping import parse_byte_size
 
 PAGE = (ROOT / "docs" / "engines.md").read_text()
-COMMANDS: dict[str, Any] = {"run": run, "selftest": selftest}
+COMMANDS: dict[str, Any] = {"run": run, "selftest": selftest, "drain": drain}
 
 
 def commands() -> list[list[str]]:
