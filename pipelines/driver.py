@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -42,6 +43,10 @@ class Progress:
     seconds: float
     supplied: float | None = None
     """Fraction of the running advance's supply that has reached the lanes; None between two."""
+    endless: bool = False
+    """Whether an endless job takes the place of advances."""
+    running: bool = False
+    """Whether a job is at work, of which more will be told."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -160,7 +165,7 @@ class Driver:
             drain_bytes=self.drain_bytes,
             follower=self.follower,
             until_samples=self.until,
-            report=self._tell,
+            report=partial(self._tell, running=True),
         )
         self._find_position()
         newest = self._plan_or_none(self.position.next_advance - 1)
@@ -267,7 +272,11 @@ class Driver:
         self.position = read_position(self.opened.store, self.opened.manifest)
 
     def _tell(
-        self, lane_samples: Sequence[int] | None = None, supplied: float | None = None
+        self,
+        lane_samples: Sequence[int] | None = None,
+        supplied: float | None = None,
+        *,
+        running: bool = False,
     ) -> None:
         if self.progress is None:
             return
@@ -281,5 +290,7 @@ class Driver:
                 until_samples=self._wanted,
                 seconds=time.monotonic() - self._started,
                 supplied=supplied,
+                endless=self.endless and self.position.pending is None,
+                running=running or supplied is not None,
             )
         )

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--endless",
         action="store_true",
-        help="with --follow: by one streaming job, where the engine is known to carry it for long",
+        help="with --follow: by one streaming job, where the engine is known to carry it: Prism",
     )
     parser.add_argument(
         "--lookahead",
@@ -142,11 +142,11 @@ def _told_by(bar: Bar) -> Callable[[Any], None]:
 
 
 def _told_in_lines() -> Callable[[Any], None]:
-    """Return what writes a line for each advance, and one now and then within a long one."""
+    """Return what writes a line for each job, and one now and then within a long one."""
     told = [0.0]
 
     def tell(done: Any) -> None:
-        if done.supplied is not None and done.seconds - told[0] < _LINE_SECS:
+        if done.running and done.seconds - told[0] < _LINE_SECS:
             return
         told[0] = done.seconds
         sys.stderr.write(_spell(done))
@@ -162,8 +162,9 @@ def _spell(done: Any) -> str:
             f"samples after {done.seconds:.1f} s\n"
         )
     wanted = f", {count(done.until_samples)} wanted" if done.until_samples else ""
+    job = "endless job" if done.endless else f"advance {done.advance}"
     return (
-        f"advance {done.advance}: {count(done.complete_samples)} samples complete{wanted}, after "
+        f"{job}: {count(done.complete_samples)} samples complete{wanted}, after "
         f"{done.seconds:.1f} s\n"
     )
 
