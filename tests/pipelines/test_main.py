@@ -71,6 +71,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                     seconds=1.5,
                     samples=done + 5,
                     supplied=supplied,
+                    endless=False,
+                    running=supplied is not None,
                 )
             )
         return FACTS
