@@ -1,5 +1,6 @@
 """An endless job that is asked to end commits all that it has read, on whatever engine."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from tests.engines.endless_runs import (
     FLINK_STREAMING,
     ask_flink,
     complete_samples,
+    endless_command,
     newest_flink_job,
     record_reads,
     wait_for_samples,
@@ -123,6 +125,31 @@ def test_on_flink(
         facts = job.result()
     wait_until(lambda: newest_flink_job(flink)["state"] == state, str(newest_flink_job(flink)))
     assert_nothing_is_read_twice(endless_stream, stream, reads, facts)
+
+
+def test_a_job_whose_run_was_killed(
+    flink: FlinkCluster,
+    flink_flags: list[str],
+    worker_program: Path,
+    endless_stream: SmallStream,
+    tmp_path: Path,
+) -> None:
+    """Nobody looks after it any more, and it ends all the same."""
+    stream = tmp_path / "s"
+    program = json.dumps({"command": str(worker_program)})
+    flags = ["--environment_type=PROCESS", f"--environment_config={program}", *FLINK_STREAMING]
+    flags += [f"--lookahead={1 << 40}", "--advance-bytes=256KiB"]
+    with endless_command(
+        endless_stream.recipe, stream, tmp_path / "log", [*flink_flags, *flags]
+    ) as command:
+        wait_for_samples(stream, SOME)
+        command.kill()
+        command.wait()
+    made = complete_samples(stream)
+    wait_for_samples(stream, made + SOME)
+    assert main(["drain", str(stream)]) == 0
+    wait_until(lambda: newest_flink_job(flink)["state"] == "FINISHED", "the job goes on")
+    assert len(list((stream / "carry").glob("*/*"))) == LANES
 
 
 def test_flinks_own_drain_ends_with_ours(
