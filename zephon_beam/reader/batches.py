@@ -4,6 +4,7 @@ Several microbatches are built at once, as one block, and handed out as views of
 per call is then shared.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import repeat
@@ -50,7 +51,8 @@ DEFAULT_FIELDS = (
 BLOCK_TOKENS = 1 << 18
 """Tokens built at a time: enough to share NumPy's cost per call, few enough for a cache."""
 _BOUNDS = frozenset(("cu_seqlens", "cu_seqlens_padded", "cu_seqlens_real"))
-_ARRAY_FIELDS = frozenset(FIELDS[:6]) | {"sample_ids", "tokens"}
+_LARGE_FIELDS = frozenset(FIELDS[:6]) | {"tokens"}
+_ARRAY_FIELDS = _LARGE_FIELDS | {"sample_ids"}
 
 
 def check_fields(fields: Sequence[str] | None) -> tuple[str, ...]:
@@ -122,9 +124,7 @@ class BatchBuilder:
         Yields:
             One dict a microbatch, in order; arrays are views of arrays of a whole block.
         """
-        tokens = self._micro_batch_size * self._seq_len
-        # Pixels are large, so with them each microbatch is a block.
-        most = 1 if self.has_media else max(1, BLOCK_TOKENS // tokens)
+        most = min(self._most_at_once(), len(global_valid))
         rows = most * self._micro_batch_size
         pieces = cut_rows(parts, rows)
         for first in range(0, len(global_valid), most):
@@ -149,6 +149,16 @@ class BatchBuilder:
             for _ in valid:
                 # Nothing here may refer to a batch when the next one is built into its memory.
                 yield self._assemble(next(made), columns)
+
+    def _most_at_once(self) -> int:
+        """Return the microbatches that a block has at most."""
+        if self.has_media:
+            # Pixels are large.
+            return 1
+        if self._compiled_fields and not _LARGE_FIELDS.intersection(self._plain_fields):
+            # Nothing large is made for a whole block.
+            return sys.maxsize
+        return max(1, BLOCK_TOKENS // (self._micro_batch_size * self._seq_len))
 
     def _assemble(self, made: tuple[Any, ...], columns: list[Iterator[Any]]) -> dict[str, Any]:
         """Put the fields of a microbatch in their order."""

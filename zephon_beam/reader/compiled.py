@@ -59,27 +59,29 @@ def fill(block: Block, fields: Sequence[str], micro_batch_size: int) -> Iterator
     bounds = iter(_bounds(block, size, fields))
     tokens = size * seq_len * (len(indexed) * block.index_dtype.itemsize + has_mask)
     most = max(1, CACHED_BYTES // max(1, tokens))
+    has_ids, has_labels, has_positions, has_numbers = (field in fields for field in _INDEXED)
+    no_mask = _none()
     pieces = cut_rows(block.parts, most * size)
     for first in range(0, block.row_count, most * size):
         rows = min(most * size, block.row_count - first)
         whole = block.pool.take((len(indexed), rows, seq_len), block.index_dtype)
-        mask = block.pool.take((rows if has_mask else 0, seq_len), _MASK)
+        mask = block.pool.take((rows, seq_len), _MASK) if has_mask else no_mask
         row = 0
         for part in next(pieces, ()):
             shard = part.shard
             stored = shard.loss_mask
             is_sound = _fill_rows(
                 shard.tokens,
-                _none() if stored is None else stored,
+                no_mask if stored is None else stored,
                 shard.segment_table,
                 shard.segment_offsets,
                 part.first,
                 part.count,
                 row,
-                "input_ids" in fields,
-                "labels" in fields,
-                "position_ids" in fields,
-                "segment_ids" in fields,
+                has_ids,
+                has_labels,
+                has_positions,
+                has_numbers,
                 whole,
                 mask,
             )
@@ -90,7 +92,7 @@ def fill(block: Block, fields: Sequence[str], micro_batch_size: int) -> Iterator
             block.fill_up(dict(zip(indexed, whole, strict=True)), row)
             mask[row:] = 0
         batches = whole.reshape(len(indexed), rows // size, size, seq_len)
-        masks = mask.reshape(-1, size, seq_len)
+        masks = mask.reshape(rows // size, size, seq_len) if has_mask else ()
         # What is still referred to when it is asked for again is not free to be written.
         del whole, mask
         for place in range(rows // size):
