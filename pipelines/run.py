@@ -12,6 +12,7 @@ from pipelines.follow import Follower, default_lookahead
 from pipelines.open_stream import open_or_create
 from pipelines.options import leaves_job, parse_beam_options
 from pipelines.recipe_file import load_recipe, recipe_folder
+from pipelines.setup_package import package_built_once
 from transforms.pack_lanes import DEFAULT_DRAIN_BYTES
 from transforms.tokenizers.backends import choose_backend
 from zephon_beam.health import refuse_holes
@@ -90,31 +91,32 @@ def run_stream(
     left = leaves_job(beam_options)
     # What is left to an engine is one advance; catalogs are built here before it.
     scan_options = parse_beam_options([]) if left else beam_options
-    opened = open_or_create(loaded, str(stream), scan_options, folder=folder)
-    follower = None
-    if follow:
-        follower = Follower(
-            store=opened.store,
-            manifest=opened.manifest,
-            lookahead=default_lookahead(opened.manifest) if lookahead is None else lookahead,
-            deletes=retain == "pins",
+    with package_built_once():
+        opened = open_or_create(loaded, str(stream), scan_options, folder=folder)
+        follower = None
+        if follow:
+            follower = Follower(
+                store=opened.store,
+                manifest=opened.manifest,
+                lookahead=default_lookahead(opened.manifest) if lookahead is None else lookahead,
+                deletes=retain == "pins",
+            )
+        driver = Driver(
+            opened=opened,
+            options=beam_options,
+            backend=backend,
+            until=until,
+            advance_bytes=(
+                default_advance_bytes(beam_options) if advance_bytes is None else advance_bytes
+            ),
+            drain_bytes=drain_bytes,
+            follower=follower,
+            endless=endless and can_be_endless(opened, beam_options),
+            leaves_job=left,
+            progress=progress,
         )
-    driver = Driver(
-        opened=opened,
-        options=beam_options,
-        backend=backend,
-        until=until,
-        advance_bytes=(
-            default_advance_bytes(beam_options) if advance_bytes is None else advance_bytes
-        ),
-        drain_bytes=drain_bytes,
-        follower=follower,
-        endless=endless and can_be_endless(opened, beam_options),
-        leaves_job=left,
-        progress=progress,
-    )
-    first_samples = driver.position.samples
-    driver.run()
+        first_samples = driver.position.samples
+        driver.run()
     found = inspect_stream(opened.store.uri, by_states=True)
     refuse_holes(opened.store, driver.position, found["complete_samples"])
     return _facts(found, first_samples, driver.jobs, time.monotonic() - started)

@@ -119,3 +119,13 @@ def test_every_job_stages_for_itself(
         _, _, _, staging, folder, name = place.split("/")
         assert (staging, name) == ("staging", "pipeline.pb")
         assert folder.startswith("advance.")
+
+
+def test_the_package_is_built_once_for_all_jobs(
+    served: tuple[ServedJobs, RecordingCloud, Path, dict[str, Any]],
+) -> None:
+    """A build takes seconds, and notes when it was made: two builds differ."""
+    _, cloud, *_ = served
+    staged = [data for name, data in cloud.objects.items() if name.endswith("/workflow.tar.gz")]
+    assert len(staged) == len(cloud.jobs) > 1
+    assert len(set(staged)) == 1
