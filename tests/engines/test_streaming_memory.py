@@ -107,13 +107,10 @@ def test_prism(prism_flags: list[str], recipe: Path, tmp_path: Path) -> None:
     run(recipe, stream, until_samples=10)
 
 
-@pytest.mark.xfail(
-    raises=MemoryGrewError, reason="the job server of Beam 2.62 keeps something of every poll"
-)
 def test_flink(flink: FlinkCluster, flink_flags: list[str], recipe: Path, tmp_path: Path) -> None:
     """The job manager, both task managers, the job server and the worker.
 
-    Once this passes, `pipelines.endless` may offer the endless job on Flink.
+    Flat because there is a key group a task (`pipelines.engines.flink_state`).
     """
     others = {process.log.stem: process.pid for process in flink.processes}
     flags = [*flink_flags, "--parallelism=2", "--max_bundle_time_mills=200"]
