@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipelines.draining import Leftover
+from pipelines.follow import Follower
 from pipelines.liveness import (
     _MOST_RESTARTS,
     SILENT_SECS,
@@ -16,6 +18,7 @@ from pipelines.liveness import (
     Restarts,
 )
 from pipelines.open_stream import OpenStream, open_or_create
+from pipelines.watch_endless import EndlessWatch
 from pipelines.watching import read_reports, standing_after
 from tests.pipelines.small_streams import (
     LANES,
@@ -28,10 +31,12 @@ from tests.pipelines.small_streams import (
     write_small_corpus,
 )
 from zephon_beam.consumers import Consumer, encode_consumer
+from zephon_beam.draining import ask_to_drain
 from zephon_beam.errors import ZephonBeamError
 from zephon_beam.heads import Heads
 from zephon_beam.lane_progress import encode_progress, make_progress
 from zephon_beam.layout import POLLED, consumer_name, progress_name
+from zephon_beam.plan import LanePlan, Plan
 from zephon_beam.poll_trace import encode_trace
 from zephon_beam.position import Position, read_position
 
@@ -243,3 +248,33 @@ def test_too_many_deaths_in_a_row_are_an_error(caplog: pytest.LogCaptureFixture)
         ZephonBeamError, match=r"4 jobs on PrismRunner .*file:///s: .*lane 1.*intact: run it again"
     ):
         restarts.add(death, made=0)
+
+
+def test_a_dead_job_that_was_asked_to_end_is_not_begun_anew(
+    opened: OpenStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who asked would wait for the end of a job that no wish is for."""
+    job = Job(opened)
+    lanes = tuple(
+        LanePlan(lane=lane, head_kind="none", head_number=-1, supply=()) for lane in range(LANES)
+    )
+    plan = Plan(advance=JOB, fingerprint=opened.manifest.fingerprint, lanes=lanes, endless=True)
+    watch = EndlessWatch(
+        opened=opened,
+        position=job.position,
+        plan=plan,
+        follower=Follower(
+            store=opened.store, manifest=opened.manifest, lookahead=MORE, deletes=False
+        ),
+        until_samples=None,
+        report=None,
+        patience=1,
+    )
+    leftover = Leftover(store=opened.store, manifest=opened.manifest, plan=plan)
+    ask_to_drain(opened.store, JOB)
+    while not watch._is_left_over:
+        job.now += 1.0
+        assert job.now - 1000.0 <= SILENT_SECS + 2
+        watch._look(job.liveness, leftover)
+    assert watch.death is None
+    assert "was asked to end, and counts as dead" in caplog.text
