@@ -45,6 +45,7 @@ class EndlessWatch:
     death: Death | None = field(init=False, default=None)
     """Why it was ended because it counts as dead."""
     _is_left_over: bool = field(init=False, default=False)
+    _took_engine: bool = field(init=False, default=False)
     _left: threading.Event = field(init=False, default_factory=threading.Event)
     _error: Exception | None = field(init=False, default=None)
     _thread: threading.Thread | None = field(init=False, default=None)
@@ -70,7 +71,7 @@ class EndlessWatch:
                 raise
         except Exception:
             # Whatever a job meets whose engine is taken away.
-            if self.death is None:
+            if not self._took_engine:
                 raise
         finally:
             self._left.set()
@@ -150,6 +151,7 @@ class EndlessWatch:
                     _CANCEL_SECS,
                 )
         elif self.death is not None or not was_taken:
+            self._took_engine = True
             runner.end_process()
             # Beam starts one that fails before it has answered twice more.
             while not self._left.wait(POLL_SECS):
