@@ -109,6 +109,7 @@ class BatchBuilder:
         self.has_media = any(field in MEDIA_FIELDS for field in fields)
         places = {field: place for place, field in enumerate((*made, *self._plain_fields))}
         self._places = [places[field] for field in fields]
+        self._bounds = [field for field in fields if field in _BOUNDS]
 
     def build(
         self, parts: Sequence[Rows], sample_ids: Array, global_valid: Sequence[int]
@@ -167,7 +168,7 @@ class BatchBuilder:
             field: values[place] for field, place in zip(self._fields, self._places, strict=True)
         }
         if self._cu_seqlens_len is not None:
-            for field in batch.keys() & _BOUNDS:
+            for field in self._bounds:
                 batch[field] = _fill_up(field, batch[field], self._cu_seqlens_len)
         return batch
 

@@ -19,6 +19,8 @@ faster than one by one between other work."""
 TOKENS_OF_MANY_SHARDS = 1 << 18
 """The same where so many rows could lie in too many shards to hold open, or in large ones."""
 FEW_LANES = 64
+MOST_SHARDS = 256
+"""Shards after which no more rows are looked up: each that is mapped holds a descriptor."""
 
 
 class ReadAhead:
@@ -52,11 +54,14 @@ class ReadAhead:
         step = self._step_at(cursor.next_sample, topology)
         size, place, room = topology.micro_batch_size, cursor.microbatch, self._grow(topology)
         count = topology.microbatches_per_step
+        # Of a large step too, so that its last shards are not opened with its first.
+        most = max(1, TOKENS_OF_MANY_SHARDS // (self._seq_len * size))
+        shards: set[int] = set()
         parts: list[Rows] = []
         sample_ids: list[IntArray] = []
         valid: list[int] = []
         while step is not None:
-            places = range(place, count, stride)[:room]
+            places = range(place, count, stride)[: min(room, most)]
             stretches = _stretches(places, size)
             try:
                 opened = [self._steps.open_rows(step, *stretch) for stretch in stretches]
@@ -67,13 +72,16 @@ class ReadAhead:
             self._in_hand = step
             for rows, (begin, end) in zip(opened, stretches, strict=True):
                 parts += rows
+                shards.update(id(part.shard) for part in rows)
                 sample_ids.append(step.sample_ids[begin:end])
             valid += [step.global_valid] * len(places)
             room -= len(places)
             # Filler stands at the end of what is built, so a step with filler is the last one.
-            if room == 0 or len(step.sample_ids) < stretches[-1][1]:
+            if room == 0 or len(step.sample_ids) < stretches[-1][1] or len(shards) >= MOST_SHARDS:
                 break
             place = places[-1] + stride
+            if place < count:
+                continue
             while place >= count:
                 cursor = following_step(cursor, topology.global_batch_size)
                 place -= count

@@ -210,6 +210,21 @@ def test_static_boundaries_repeat_the_last_one_and_lose_none(tmp_path: Path, fie
         list(StreamReader(stream.uri, cu_seqlens_len=most - 1, **arguments))
 
 
+@pytest.mark.parametrize(
+    "fields", [["cu_seqlens", "cu_seqlens_padded"], ["cu_seqlens_padded", "cu_seqlens"]]
+)
+def test_of_boundaries_that_are_too_many_the_first_field_is_named(
+    tmp_path: Path, fields: list[str]
+) -> None:
+    """The same one in every process."""
+    stream = write_stream(tmp_path, random_lanes([9, 8], seed=6))
+    reader = StreamReader(
+        stream.uri, global_batch_size=4, micro_batch_size=4, fields=fields, cu_seqlens_len=2
+    )
+    with pytest.raises(RecipeError, match=f"the entries of {fields[0]} in this"):
+        next(reader)
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_types_and_shapes_are_as_promised(tmp_path: Path, compression: str, masked: bool) -> None:
