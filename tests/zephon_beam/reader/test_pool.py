@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,3 +66,35 @@ def test_batches_that_are_kept_stay_as_they_are(tmp_path: Path, kept: int) -> No
                 for field, value in expected.items():
                     np.testing.assert_array_equal(old[field], value, err_msg=field)
             del held[:-kept]
+
+
+def test_compiled_batches_that_nobody_holds_lie_where_the_last_one_lay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that is in a core's cache already; what is held, by whomever, is not touched."""
+    compiled = pytest.importorskip("zephon_beam.reader.compiled")
+    stream = write_stream(tmp_path, random_lanes([30, 30], seed=3))
+    monkeypatch.setattr(compiled, "CACHED_BYTES", 1)
+    options: dict[str, Any] = {
+        "global_batch_size": 6,
+        "micro_batch_size": 2,
+        "fields": FIELDS,
+        "compiled": True,
+    }
+    places: dict[str, set[int]] = {"labels": set(), "loss_mask": set()}
+    reader = StreamReader(stream.uri, **options)
+    while (batch := next(reader, None)) is not None:
+        for field, found in places.items():
+            found.add(batch[field].ctypes.data)
+        del batch
+    assert [len(found) for found in places.values()] == [1, 1]
+    held = [
+        {**batch, "labels": batch["labels"][1:]} for batch in StreamReader(stream.uri, **options)
+    ]
+    assert len({batch["labels"].ctypes.data for batch in held}) == 30
+    for batch in held:
+        expected = reference_batch(stream, batch["sample_ids"].tolist())
+        np.testing.assert_array_equal(batch["labels"], expected["labels"][1:])
+        np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
+        np.testing.assert_array_equal(batch["loss_mask"], expected["loss_mask"])
+        np.testing.assert_array_equal(batch["cu_seqlens"], expected["cu_seqlens"])
