@@ -33,6 +33,12 @@ class PrismRunnerWithOwnServer(PrismRunner):
         atexit.register(self.stop_server)
         return self._server
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether there was a server of its own, and its process has ended."""
+        process = None if self._server is None else _process_of(self._server)
+        return process is not None and process.poll() is not None
+
     def end_process(self) -> None:
         """End the server's process, if there is one, by force if need be.
 

@@ -69,12 +69,12 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         with (
             _chosen_runner(options) as runner,
             _told_once(),
-            _with_last_poll(options),
             _no_timed_flushes(),
             _no_state_cache(),
             rare_collections(),
             undivided_states(),
             _watched_workers(),
+            _with_last_poll(options),
             _cancelled_if_left() as started,
             beam.Pipeline(runner=runner, options=options) as built,
         ):
@@ -140,11 +140,16 @@ def _cancelled_if_left() -> Iterator[list[beam.Pipeline]]:
         yield pipelines
     except BaseException:
         result = getattr(pipelines[0], "result", None) if pipelines else None
-        if result is not None:
+        if result is not None and not _is_gone(pipelines[0].runner):
             asking = threading.Thread(target=_cancel_unless_ended, args=(result,), daemon=True)
             asking.start()
             asking.join(_CANCEL_SECS)
         raise
+
+
+def _is_gone(runner: PipelineRunner) -> bool:
+    """Say whether an engine of ours was ended; to ask it may take long."""
+    return isinstance(runner, PrismRunnerWithOwnServer) and runner.has_ended
 
 
 def _cancel_unless_ended(result: PipelineResult) -> None:

@@ -23,7 +23,7 @@ from zephon_beam.position import Position
 from zephon_beam.sample_order import SampleOrder
 
 _LOGGER = logging.getLogger(__name__)
-_CANCEL_SECS = 20.0
+_CANCEL_SECS = 10.0
 """In which an engine takes the wish to cancel a job, unless it is dead itself."""
 
 
