@@ -100,6 +100,36 @@ def test_the_death_of_a_worker_is_an_error_not_a_hang(tmp_path: Path) -> None:
     killer.join()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--runner=portable"], "must specify a --job_endpoint"),
+        (["--runner=prism", "--prism_location=/no/prism"], '"/no/prism"'),
+        (["--runner=spark", "--spark_job_server_jar=/no/server.jar"], "/no/server.jar"),
+        (["--runner=flink", "--flink_job_server_jar=/no/server.jar"], "/no/server.jar"),
+        (["--runner=dataflow"], "Missing required option: project"),
+    ],
+)
+def test_an_engine_that_is_not_there_is_one_line(flags: list[str], said: str) -> None:
+    """What Beam says, and what to do; an engine that is missing is no defect of ours."""
+    with (
+        pytest.raises(ZephonBeamError, match=r"--runner must .*no job was started.*") as caught,
+        running_pipeline(parse_beam_options(flags)) as pipeline,
+    ):
+        _ = pipeline | beam.Create([1])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_graph_that_cannot_be_built_is_no_missing_engine() -> None:
+    """A defect keeps its own type, so that its traceback is shown."""
+    with (
+        pytest.raises(ValueError, match="of a graph"),
+        running_pipeline(parse_beam_options(["--runner=portable"])),
+    ):
+        raise ValueError("of a graph")
+
+
 def test_unknown_flags_are_refused_with_the_nearest_one() -> None:
     """Beam itself would drop a misspelt flag in silence."""
     with pytest.raises(RecipeError, match="did you mean --direct_num_workers"):
