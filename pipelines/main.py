@@ -8,6 +8,7 @@ Apache Beam only when something runs.
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -34,6 +35,8 @@ COMMANDS = {
 
 _BEAM_LOOK_ALIKES = ("--streaming",)
 """Options of Beam that are spelt almost like one of ours."""
+_NO_INTEGER = re.compile(r"argument (\S+): invalid int value: (.*)")
+"""What argparse says."""
 
 
 def console() -> None:
@@ -81,6 +84,9 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
+        number = _NO_INTEGER.fullmatch(message)
+        if number is not None:
+            message = f"{number[1]} must be an integer, got {number[2]}; write digits only"
         raise _UsageError(f"{message}; see {self.prog} --help")
 
     def flags(self) -> list[str]:

@@ -76,6 +76,10 @@ _REPAIRS = {
     "expected alphabetic or numeric character": (
         'a value that begins with `*` or `&` needs quotes, as in "*.jsonl"'
     ),
+    "expected '<document start>'": (
+        "a recipe is one mapping, whose keys all begin in the same column: name, tokenizer, "
+        "datasets, …; source files are named in it, under `datasets`"
+    ),
 }
 """What a user can do about a problem that YAML names only in its own words."""
 _NUMBER = object()

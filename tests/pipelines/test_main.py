@@ -114,7 +114,10 @@ def complaint(capsys: Capture, words: list[str], status: int = 2) -> str:
         (["inspect", "s", "--js"], "unknown flag '--js', did you mean --json?"),
         (["verify", "s", "--runner", "X"], "unknown flag '--runner'"),
         (["verify", "s", "t"], "unexpected argument 't'"),
-        (["verify", "s", "--until-samples", "x"], "--until-samples: invalid int value: 'x'"),
+        (
+            ["verify", "s", "--until-samples", "1e6"],
+            "--until-samples must be an integer, got '1e6'; write digits only; see zephon-beam ver",
+        ),
         (["verify", "s", "--until-samples", "0"], "--until-samples must be at least 1, got 0"),
         (["inspect", "/no/such/place"], "stream must hold stream.json, found none in '/no/such/pl"),
         (["verify", "/no/such/place"], "stream must hold stream.json, found none in '/no/such/pla"),

@@ -245,6 +245,11 @@ def test_errors_name_file_and_line(tmp_path: Path, text: str, message: str) -> N
             "name: a\nfiles: *.jsonl\n",
             ":2: expected alphabetic or numeric character, but found '.'; a value that begins",
         ),
+        ("  name: a\nlanes: 8\n", ":2: expected '<document start>', but found '<block map"),
+        (
+            '{"text": "a"}\n{"text": "b"}\n',
+            ":2: expected '<document start>', but found '{'; a recipe is one mapping, whose keys",
+        ),
         ("name: a\n---\nname: b\n", ":2: but found another document"),
         ("name: *unknown\n", ":1: found undefined alias 'unknown'"),
         ("name: &a [*a]\n", ":1: found unconstructable recursive node"),
