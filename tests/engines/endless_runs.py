@@ -68,7 +68,12 @@ def endless_command(
         try:
             yield command
         finally:
-            command.kill()
+            # Killed at once, it would leave its engine behind.
+            command.terminate()
+            try:
+                command.wait(60)
+            except subprocess.TimeoutExpired:
+                command.kill()
 
 
 def complete_samples(stream: Path) -> int:
