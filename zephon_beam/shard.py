@@ -238,7 +238,7 @@ def _check_schema(schema: Any) -> None:
     Raises:
         ValueError: one has another type.
     """
-    if not any(schema.equals(known) for known in _sound_schemas):
+    if not any(schema.equals(known) for known in tuple(_sound_schemas)):
         _check_types(schema)
         _sound_schemas.append(schema.remove_metadata())
 

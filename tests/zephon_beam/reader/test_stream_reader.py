@@ -334,6 +334,15 @@ def test_the_batch_size_may_grow_at_a_step_edge(stream: FakeStream) -> None:
         reader.set_global_batch_size(5)
 
 
+def test_shares_of_one_size_of_steps_of_several_sizes_are_told_apart(tmp_path: Path) -> None:
+    """Of 6 and of 7 samples rank 0 of 2 gets 3, but by lane not those at the same places."""
+    stream = write_stream(tmp_path, random_lanes([20, 20, 20], seed=4))
+    reader = open_reader(stream, global_batch_size=6, micro_batch_size=3, dp_world_size=2)
+    assert next(reader)["sample_ids"].tolist() == [0, 3, 1]
+    reader.set_global_batch_size(7)
+    assert next(reader)["sample_ids"].tolist() == [6, 9, 12]
+
+
 def test_another_batch_size_at_a_position_seen_before_reads_the_step_anew(
     stream: FakeStream,
 ) -> None:
