@@ -44,5 +44,8 @@ def execute(args: argparse.Namespace) -> int:
     elif drained:
         write_line(f"job {plan.advance} is drained: all that it was supplied with is committed")
     else:
-        write_line(f"job {plan.advance} is asked to end; its run ends when all is committed")
+        write_line(
+            f"job {plan.advance} is asked to end; its run ends when all is committed; if run and "
+            "engine are gone, nothing more comes of it: run the recipe again to go on"
+        )
     return 0

@@ -69,7 +69,8 @@ def test_the_command_tells_whether_the_job_is_drained(
     store.delete(carry_name(1, 2))
     assert main(["drain", str(drained)]) == 0
     assert capsys.readouterr().out == (
-        "job 2 is asked to end; its run ends when all is committed\n"
+        "job 2 is asked to end; its run ends when all is committed; if run and engine are gone, "
+        "nothing more comes of it: run the recipe again to go on\n"
     )
     assert main(["drain", str(drained), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"job": 2, "drained": False}
