@@ -25,8 +25,9 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from pipelines.engine_defaults import DIRECT_RUNNERS
 from pipelines.failures import find_cause, printed_once
-from pipelines.garbage import rare_collections
+from pipelines.garbage import rare_collections, return_large_blocks
 from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
+from pipelines.loopback_workers import loopback_workers
 from pipelines.prism_servers import PrismRunnerWithOwnServer
 from pipelines.process_wide import process_wide
 from pipelines.whole_bundles import undivided_states
@@ -65,6 +66,7 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         ZephonBeamError: what a worker met, named as it was there; or that a worker died.
     """
     refuse_silent_endpoint(options.view_as(PortableOptions).job_endpoint)
+    return_large_blocks()
     try:
         with (
             _chosen_runner(options) as runner,
@@ -73,6 +75,7 @@ def running_pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
             _no_state_cache(),
             rare_collections(),
             undivided_states(),
+            loopback_workers(),
             _watched_workers(),
             _with_last_poll(options),
             _cancelled_if_left() as started,

@@ -90,9 +90,10 @@ def _provisions(args: argparse.Namespace, info: Any) -> dict[str, str]:
 def _work() -> None:
     sys.path[:] = [entry for entry in sys.path if entry]
     from pipelines.failures import printed_once
-    from pipelines.garbage import rare_collections
+    from pipelines.garbage import rare_collections, return_large_blocks
     from pipelines.whole_bundles import undivided_states
 
+    return_large_blocks()
     with printed_once(), rare_collections(), undivided_states():
         runpy.run_module("apache_beam.runners.worker.sdk_worker_main", run_name="__main__")
 
