@@ -1,22 +1,26 @@
 """Engines side by side: speed, processor time and memory of every process, on one machine.
 
-    python tests/benchmarks/bench_engines.py [--megabytes 4] [--engines direct,prism] [--backend hf]
+    python tests/benchmarks/bench_engines.py [--megabytes 4] [--advances 3] [--engines direct,prism]
 
 Prints the table of docs/engines.md. Each engine is started once, with one driver, which first makes
-a stream of so many megabytes of JSONL in one advance (`cold`, 1x) and then one of ten times as many
-in advances of the same size (`warm`, 10x). Memory is the largest sum of resident sets of the
-driver, of worker processes and of the engine, looked at ten times a second. What stays from the
-first run is in that of the second, so a figure that is no larger says that nothing grows with the
-stream.
+a stream of so many advances (`cold`, 1x), each of so many megabytes of JSONL, and then one of ten
+times as much text in advances of the same size (`warm`, 10x); 1x is every tenth document of it.
+Memory is the largest sum of resident sets of the driver, of worker processes and of the engine,
+looked at ten times a second. What stays from the first run is in that of the second, and advances
+are equally full in both, so a figure that is no larger says that nothing grows with the stream.
+
+`--advances 1` is for speed alone: a lane that goes on where another advance has ended holds more
+than one that begins, so one advance says little about the memory of the next ones.
 
 Processor time is that of all processes. `ratio` is tokens per CPU-second of the warm run over those
-of `bare`: parsing and encoding the same files in the driver and nothing else, just before it.
+of `bare`: parsing and encoding the same files and nothing else, just before it.
 
 Engines that this machine has not got are named; `zephon-beam selftest --install` fetches them.
 Options of Beam choose engines of your own, whose processes on other machines are not seen.
 """
 
 import argparse
+import itertools
 import logging
 import multiprocessing
 import os
@@ -29,7 +33,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench_text import run_bare, write_corpus
+from bench_text import in_child, run_bare, write_corpus
 
 from pipelines.demo_corpus import TOKENIZER_FILE
 from pipelines.engines.local import ENGINES, ready_engine
@@ -117,7 +121,7 @@ def cpu_seconds(root: int) -> float:
 
 
 def watch(driver: Connection, process: int, others: Container[int]) -> Seen:
-    """Look at all processes until the driver says that it has done what it began."""
+    """Look at all processes until the driver says that it has made its next stream."""
     root, seen = os.getpid(), Seen()
     started, used = time.monotonic(), cpu_seconds(root)
     driver.send("begin")
@@ -130,9 +134,14 @@ def watch(driver: Connection, process: int, others: Container[int]) -> Seen:
 
 
 def drive(
-    main: Connection, options: list[str], corpora: Sequence[Path], backend: str, tokenizer: str
+    main: Connection,
+    options: list[str],
+    corpora: Sequence[Path],
+    advance_bytes: int,
+    backend: str,
+    tokenizer: str,
 ) -> None:
-    """Do in the driver's process what is measured: the streams, and between them `bare`."""
+    """Make in the driver's process the streams that are measured, each when it is told to."""
     from pipelines.run import run_stream
     from transforms.tokenizers.backends import load_tokenizer
     from zephon_beam.recipe import TokenizerRecipe
@@ -140,29 +149,21 @@ def drive(
     # Workers in threads of the driver tell at length that an engine was stopped.
     logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
     load_tokenizer(TokenizerRecipe(path=tokenizer), backend=backend).encode(["a"])
-    advance = sum(path.stat().st_size for path in corpora[0].glob("*.jsonl"))
-
-    def stream(corpus: Path) -> dict[str, Any]:
+    for corpus in corpora:
+        main.recv()
         with tempfile.TemporaryDirectory(prefix="stream-", dir=corpus.parent) as folder:
-            return run_stream(
+            facts = run_stream(
                 corpus / "recipe.yaml",
                 Path(folder) / "stream",
                 backend=backend,
                 options=options,
-                advance_bytes=advance,
+                advance_bytes=advance_bytes,
             )
-
-    for work in (
-        lambda: stream(corpora[0]),
-        lambda: run_bare(corpora[1], backend, tokenizer, []),
-        lambda: stream(corpora[1]),
-    ):
-        main.recv()
-        main.send(work())
+            main.send(facts)
 
 
-def measure(options: list[str], *given: Any) -> tuple[Seen, Seen, Seen]:
-    """Return what was seen of the small stream, of `bare` and of the large stream."""
+def measure(options: list[str], *given: Any) -> tuple[Seen, Seen]:
+    """Return what was seen of the small stream and of the large stream."""
     here, there = multiprocessing.Pipe()
     driver = multiprocessing.get_context("spawn").Process(
         target=drive, args=(there, options, *given)
@@ -172,19 +173,28 @@ def measure(options: list[str], *given: Any) -> tuple[Seen, Seen, Seen]:
     process = int(driver.pid or 0)
     # Python's own helper for processes; no worker has been started yet.
     others = {p for p, _ in descendants(os.getpid()) if role(p, process) == "workers"}
-    cold, bare, warm = (watch(here, process, others) for _ in range(3))
+    cold, warm = (watch(here, process, others) for _ in range(2))
     driver.join()
-    return cold, bare, warm
+    return cold, warm
 
 
-def row(name: str, start: float, cold: Seen, bare: Seen, warm: Seen) -> str:
+def keep_some(small: Path, large: Path) -> None:
+    """Write every tenth document of a corpus, so that both have the same kinds of text."""
+    for path in large.glob("*.jsonl"):
+        with path.open("rb") as lines, (small / path.name).open("wb") as kept:
+            kept.writelines(itertools.islice(lines, 0, None, TIMES))
+
+
+def row(name: str, bare: float, start: float, cold: Seen, warm: Seen) -> str:
     """Return a row of the table."""
     speed = [seen.facts["tokens"] / seen.wall for seen in (cold, warm)]
-    ratio = warm.facts["tokens"] / warm.cpu / bare.facts["rate"]
+    ratio = warm.facts["tokens"] / warm.cpu / bare
+    advances = [seen.facts["advances"] for seen in (cold, warm)]
     memory = ["+".join(f"{seen.peak_mb[kind]:.0f}" for kind in ROLES) for seen in (cold, warm)]
     return (
         f"| {name} | {speed[0]:,.0f} / {speed[1]:,.0f} | {ratio:.3f} | {start:.0f} s | "
-        f"{warm.wall / warm.facts['advances']:.1f} s | {memory[0]} | {memory[1]} | "
+        f"{warm.wall / advances[1]:.1f} s | {advances[0]} / {advances[1]} | "
+        f"{memory[0]} | {memory[1]} | "
         f"{warm.all_mb / cold.all_mb:.2f} |"
     )
 
@@ -194,7 +204,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, default=4)
+    parser.add_argument("--megabytes", type=int, default=4, help="text of an advance")
+    parser.add_argument("--advances", type=int, default=3, help="of the small stream")
     parser.add_argument("--engines", default=DEFAULT_ENGINES)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--tokenizer", default=str(TOKENIZER_FILE))
@@ -202,30 +213,32 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="zephon-beam-bench-") as name:
         base = Path(name)
         corpora = [base / "small", base / "large"]
-        for corpus, megabytes in zip(
-            corpora, (args.megabytes, args.megabytes * TIMES), strict=True
-        ):
+        advances = args.advances * TIMES
+        for corpus in corpora:
             corpus.mkdir()
-            written = write_corpus(corpus, megabytes)
             (corpus / "recipe.yaml").write_text(RECIPE.format(tokenizer=args.tokenizer))
-            print(f"{corpus.name}: {written / 1e6:.1f} MB of text")
+        written = write_corpus(corpora[1], args.megabytes * advances)
+        keep_some(*corpora)
+        size = sum(path.stat().st_size for path in corpora[1].glob("*.jsonl"))
+        print(f"{written / 1e6:.1f} MB of text in {advances} advances, and a tenth of it")
         print(
             "\n| engine | tokens/s, cold / warm | ratio | start | an advance "
-            "| MB at 1x, driver+workers+engine | MB at 10x | 10x / 1x |"
+            "| advances | MB at 1x, driver+workers+engine | MB at 10x | 10x / 1x |"
         )
-        print("|---|---|---|---|---|---|---|---|", flush=True)
+        print("|---|---|---|---|---|---|---|---|---|", flush=True)
         for engine in args.engines.split(","):
             if engine not in ENGINES:
                 sys.exit(f"--engines must be some of {', '.join(ENGINES)}, got {engine!r}")
+            bare = in_child(run_bare, corpora[1], args.backend, args.tokenizer, [])["rate"]
             began = time.monotonic()
             try:
                 with ready_engine(engine, options, base / engine, install=False) as flags:
                     start = time.monotonic() - began
-                    seen = measure(flags, corpora, args.backend, args.tokenizer)
+                    seen = measure(flags, corpora, size // advances, args.backend, args.tokenizer)
             except NotAvailableError as error:
                 print(f"| {engine} | not available: {error} |")
                 continue
-            print(row(engine, start, *seen), flush=True)
+            print(row(engine, bare, start, *seen), flush=True)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class _Clock:
         return {"tokens": tokens, "cpu": cpu, "wall": wall, "rate": tokens / cpu, "peak_mb": peak}
 
 
-def _in_child(run: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+def in_child(run: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
     """Run in a process of its own, so that memory and caches are nobody else's."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(run, args)
@@ -130,7 +130,7 @@ def main() -> None:
         print("run              tokens    cpu s   wall s  tokens/cpu s    tokens/s  MB peak")
         for _ in range(ROUNDS):
             given = (folder, args.backend, args.tokenizer, options)
-            rows = {run.__name__: _in_child(run, *given) for run in (run_bare, run_pipeline)}
+            rows = {run.__name__: in_child(run, *given) for run in (run_bare, run_pipeline)}
             for label, row in rows.items():
                 print(
                     f"{label[4:]:10} {row['tokens']:12,} {row['cpu']:8.2f} {row['wall']:8.2f} "
