@@ -62,7 +62,15 @@ def open_or_create(
         refuse_foreign_folder(store)
         create_stream(sources, store, options)
     manifest = read_manifest(store)
-    catalogs = open_same(sources, manifest, store)
+    try:
+        catalogs = open_same(sources, manifest, store)
+    except DriftError as error:
+        if any(store.list("shards/")):
+            raise
+        # As after a first run that ended at a mistake in the recipe or in a function of it.
+        raise DriftError(
+            f"{error} (no sample is in this stream yet: it may be deleted, and run again)"
+        ) from error
     found = step_folders(sources.steps)
     return OpenStream(
         store=store,

@@ -132,6 +132,23 @@ def test_functions_may_be_given_in_python(
     assert tree(tmp_path / "s") == tree(stream)
 
 
+def test_a_function_that_is_mended_before_the_first_sample_is_told_what_to_do(
+    command: Commands, tmp_path: Path
+) -> None:
+    """The stream is that of the function with the mistake, and holds nothing worth keeping."""
+    write_data(tmp_path)
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    code = tmp_path / "cleaning.py"
+    source = code.read_text()
+    words = ("run", recipe, "--stream", tmp_path / "s")
+    code.write_text(source.replace('"drop" not in', '1 + "drop" not in'))
+    assert command(*words).status == 1
+    code.write_text(source)
+    outcome = command(*words)
+    assert outcome.status == 1
+    assert "no sample is in this stream yet: it may be deleted" in outcome.complaint
+
+
 def test_changed_code_is_refused(command: Commands, tmp_path: Path) -> None:
     """By its source, or by the version that stands for it; comments elsewhere do not count."""
     write_data(tmp_path)
@@ -149,6 +166,7 @@ def test_changed_code_is_refused(command: Commands, tmp_path: Path) -> None:
         "datasets.web.transforms[1] (cleaning:is_wanted): expected code source:"
     )
     assert "restore the function's source, or begin a new stream with it" in outcome.complaint
+    assert "may be deleted" not in outcome.complaint
     code.write_text(source)
     write_recipe(recipe, changes=[("kind: filter}", 'kind: filter, version: "2"}')])
     outcome = command(*words)
