@@ -288,9 +288,9 @@ def _watched_workers() -> Iterator[None]:
             raise
         reason = deaths[0] if deaths else "its connection broke"
         raise ZephonBeamError(
-            f"worker process must stay alive while the job runs: {reason}; it may have run out of "
-            "memory or was killed; the stream is intact; run it again, with fewer workers or a "
-            "smaller --advance-bytes if it repeats"
+            f"worker process must stay alive and reach its engine while the job runs: {reason}; "
+            "one of the two may have run out of memory or was killed; the stream is intact; run it "
+            "again, with fewer workers or a smaller --advance-bytes if it repeats"
         ) from error
     finally:
         left.set()
