@@ -270,7 +270,10 @@ def _header(schema: Any, name: str) -> ShardHeader:
             digest=metadata[b"digest"].decode(),
             format_version=version,
         )
-    except (KeyError, ValueError) as error:
+    except KeyError as error:
+        lacking = error.args[0].decode()
+        raise CorruptShardError(_corrupt(name, f"metadata lacks {lacking!r}")) from error
+    except ValueError as error:
         raise CorruptShardError(_corrupt(name, f"metadata lacks {error}")) from error
     if version != FORMAT_VERSION:
         raise CorruptShardError(

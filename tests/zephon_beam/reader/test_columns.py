@@ -47,12 +47,20 @@ def test_a_mask_of_shorter_rows_is_told(tmp_path: Path, compiled: bool) -> None:
         _read(stream, compiled)
 
 
+def test_what_a_shard_does_not_say_of_itself_is_named(tmp_path: Path) -> None:
+    """By its name, as it is written."""
+    stream = write_stream(tmp_path, random_lanes([4], seed=6))
+    _rewrite(stream, "tokens", lambda rows: rows, lacks=b"lane")
+    with pytest.raises(CorruptShardError, match="is corrupt: metadata lacks 'lane'; nothing after"):
+        _read(stream, compiled=False)
+
+
 def _read(stream: FakeStream, compiled: bool) -> None:
     next(StreamReader(stream.uri, global_batch_size=4, micro_batch_size=4, compiled=compiled))
 
 
-def _rewrite(stream: FakeStream, column: str, change: Any) -> None:
-    """Change a column of the only shard."""
+def _rewrite(stream: FakeStream, column: str, change: Any, lacks: bytes = b"") -> None:
+    """Change a column of the only shard, and leave out one of the facts about it."""
     path = Path(stream.uri) / shard_name(0, 0)
     with pa.ipc.open_file(pa.py_buffer(path.read_bytes())) as file:
         schema, batch = file.schema, file.get_batch(0)
@@ -60,5 +68,6 @@ def _rewrite(stream: FakeStream, column: str, change: Any) -> None:
     columns[column] = change(columns[column])
     place = schema.get_field_index(column)
     schema = schema.set(place, pa.field(column, columns[column].type))
+    schema = schema.with_metadata({k: v for k, v in schema.metadata.items() if k != lacks})
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(list(columns.values()), schema=schema))
