@@ -23,7 +23,7 @@ def spark_server(folder: Path, *, cores: int = 2) -> Iterator[str]:
     (port,) = free_ports(1)
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
     words = [
-        *("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx768m", *opened),
+        *("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m", *opened),
         *(f"-Dspark.local.dir={folder}", "-Dspark.ui.enabled=false"),
         *("-Dspark.driver.host=localhost", "-Dspark.driver.bindAddress=127.0.0.1"),
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
