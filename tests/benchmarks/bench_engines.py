@@ -1,6 +1,6 @@
 """Engines side by side: speed, processor time and memory of every process, on one machine.
 
-    python tests/benchmarks/bench_engines.py [--megabytes 4] [--advances 3] [--engines direct,prism]
+    python tests/benchmarks/bench_engines.py [--megabytes 2] [--advances 5] [--engines direct,prism]
 
 Prints the table of docs/engines.md. Each engine is started once, with one driver, which first makes
 a stream of so many advances (`cold`, 1x), each of so many megabytes of JSONL, and then one of ten
@@ -204,8 +204,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, default=4, help="text of an advance")
-    parser.add_argument("--advances", type=int, default=3, help="of the small stream")
+    parser.add_argument("--megabytes", type=int, default=2, help="text of an advance")
+    parser.add_argument("--advances", type=int, default=5, help="of the small stream")
     parser.add_argument("--engines", default=DEFAULT_ENGINES)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--tokenizer", default=str(TOKENIZER_FILE))
