@@ -223,6 +223,8 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         return
 
     def interrupt(_number: int, _frame: Any) -> NoReturn:
+        # Raises what follows, unless Ctrl-C does something else here, or nothing.
+        signal.raise_signal(signal.SIGINT)
         raise KeyboardInterrupt
 
     usual = signal.signal(signal.SIGTERM, interrupt)

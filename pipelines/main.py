@@ -6,6 +6,7 @@ Apache Beam only when something runs.
 """
 
 import argparse
+import io
 import logging
 import os
 import re
@@ -33,6 +34,7 @@ COMMANDS = {
     "selftest": "compute one stream with several engines and compare them",
 }
 
+_INTERRUPTED = 130
 _BEAM_LOOK_ALIKES = ("--streaming",)
 """Options of Beam that are spelt almost like one of ours."""
 _NO_INTEGER = re.compile(r"argument (\S+): invalid int value: (.*)")
@@ -47,9 +49,17 @@ def console() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has gone; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _silence(1)
         status = 1
+    if status == _INTERRUPTED:
+        # Threads of workers are still at work, and complain of an interpreter that ends.
+        _silence(2)
     sys.exit(status)
+
+
+def _silence(descriptor: int) -> None:
+    """Let nobody read what is written to standard output or error from now on."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
             if not interrupts:
                 raise
     _complain("interrupted; the stream is intact, and the same command goes on with it")
-    return 130
+    return _INTERRUPTED
 
 
 class _UsageError(Exception):
@@ -116,10 +126,12 @@ def _noted_interrupts() -> Iterator[list[int]]:
     def note(number: int, _frame: Any) -> NoReturn:
         noted.append(number)
         logging.disable(logging.CRITICAL)
+        sys.stderr = _Nowhere()
         raise KeyboardInterrupt
 
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     usual = usual and threading.current_thread() is threading.main_thread()
+    loud = sys.stderr
     if usual:
         signal.signal(signal.SIGINT, note)
     try:
@@ -129,6 +141,14 @@ def _noted_interrupts() -> Iterator[list[int]]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if noted:
             logging.disable(logging.NOTSET)
+            sys.stderr = loud
+
+
+class _Nowhere(io.TextIOBase):
+    """Takes what threads print that are not done yet, and drops it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 def _run_or_complain(words: list[str], interrupts: Sequence[int]) -> int:

@@ -1,18 +1,52 @@
-"""Prism servers: one for each endless job."""
+"""Prism servers: one for each endless job, and one for all other jobs of a process.
+
+They have a session of their own, so that what ends or interrupts a whole group of processes leaves
+it to the driver to cancel their jobs; and they die with the driver, however that dies.
+"""
 
 import atexit
 import logging
 import subprocess
+import sys
+import threading
 import time
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.job_server import StopOnExitJobServer
 from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner
+
+from pipelines.engines.processes import bound_to_parent
 
 _ENDS_SECS = 2.0
 """In which a server ends that is told to, unless it is stopped or busy."""
 _LAST_WORDS_SECS = 0.1
 """In which Beam's thread reads what a server that has ended said last."""
+
+
+_OWN_SESSION = "import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+class BoundPrismServer(PrismJobServer):
+    """Beam's server for Prism, in a session of its own and bound to the thread that starts it."""
+
+    def subprocess_cmd_and_endpoint(self) -> tuple[list[Any], str]:
+        """Return the command that starts it, and where it will listen."""
+        command, endpoint = super().subprocess_cmd_and_endpoint()
+        return [sys.executable, "-S", "-c", _OWN_SESSION, *bound_to_parent(command)], endpoint
+
+
+class PrismRunnerWithBoundServer(PrismRunner):
+    """Beam's runner for Prism, whose one server for all jobs dies with the process.
+
+    One that a thread has started outlives it, as jobs of other threads may run on it.
+    """
+
+    def default_job_server(self, options: PipelineOptions) -> Any:
+        """Return the server of this process, started or not."""
+        is_main = threading.current_thread() is threading.main_thread()
+        kind = BoundPrismServer if is_main else PrismJobServer
+        return PrismRunner.shared_handle.acquire(lambda: StopOnExitJobServer(kind(options)))
 
 
 class PrismRunnerWithOwnServer(PrismRunner):
@@ -29,7 +63,7 @@ class PrismRunnerWithOwnServer(PrismRunner):
 
     def default_job_server(self, options: PipelineOptions) -> Any:
         """Return a server that is yet to be started; not called if the options name one."""
-        self._server = PrismJobServer(options)
+        self._server = BoundPrismServer(options)
         atexit.register(self.stop_server)
         return self._server
 

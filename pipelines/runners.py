@@ -28,7 +28,7 @@ from pipelines.failures import find_cause, printed_once
 from pipelines.garbage import rare_collections, return_large_blocks
 from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
 from pipelines.loopback_workers import loopback_workers
-from pipelines.prism_servers import PrismRunnerWithOwnServer
+from pipelines.prism_servers import PrismRunnerWithBoundServer, PrismRunnerWithOwnServer
 from pipelines.process_wide import process_wide
 from pipelines.whole_bundles import undivided_states
 from zephon_beam.errors import ZephonBeamError
@@ -108,7 +108,10 @@ def _chosen_runner(options: PipelineOptions) -> Iterator[PipelineRunner | str]:
         return
     # It warns of each server that it starts or ends.
     logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
-    if name == "PrismRunner" and options.view_as(StandardOptions).streaming:
+    if name == "PrismRunner" and not options.view_as(StandardOptions).streaming:
+        yield PrismRunnerWithBoundServer()
+        return
+    if name == "PrismRunner":
         runner = PrismRunnerWithOwnServer()
         try:
             yield runner

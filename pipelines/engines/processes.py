@@ -27,6 +27,11 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
+def bound_to_parent(words: Sequence[str]) -> list[str]:
+    """Return the words of a command that ends with the thread of this process that starts it."""
+    return [sys.executable, "-S", "-c", _BOUND, str(os.getpid()), *words]
+
+
 class Process:
     """A process that was started here, with its output in a file."""
 
@@ -37,7 +42,7 @@ class Process:
         self.log = log
         with log.open("ab") as output:
             self._child = subprocess.Popen(
-                [sys.executable, "-S", "-c", _BOUND, str(os.getpid()), *words],
+                bound_to_parent(words),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -41,11 +41,10 @@ FLINK_CHECKPOINTS = [
 
 # The command line, with an endless job on every engine.
 _COMMAND = """
-import sys
 from pipelines import endless
-from pipelines.main import main
+from pipelines.main import console
 endless._LASTING = ("PrismRunner", "FlinkRunner")
-sys.exit(main())
+console()
 """
 
 
@@ -63,6 +62,7 @@ def endless_command(
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stderr=output,
+            start_new_session=True,
         ) as command,
     ):
         try:

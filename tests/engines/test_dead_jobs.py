@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 from pipelines import liveness, watch_endless
-from tests.engines.endless_runs import complete_samples, descendants
+from tests.engines.endless_runs import (
+    complete_samples,
+    descendants,
+    endless_command,
+    wait_until,
+)
 from tests.engines.engine_streams import ENGINE_MARKS
 from tests.pipelines.small_streams import SmallStream, assert_same_prefix, run, tree
 from tests.processes import is_running
@@ -49,11 +54,11 @@ def run_endless(recipe: Path, stream: Path, flags: list[str]) -> None:
     )
 
 
-def prisms() -> set[int]:
-    """Return the Prism servers that this process has started."""
+def prisms(parent: int | None = None) -> set[int]:
+    """Return the Prism servers that a process has started, this one if none is named."""
     return {
         process
-        for process in descendants(os.getpid())
+        for process in descendants(parent or os.getpid())
         if b"prism" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0]
     }
 
@@ -167,3 +172,23 @@ def test_jobs_that_all_die_are_an_error(
     assert "\n" not in str(caught.value)
     assert time.monotonic() - begun >= 9.0
     assert prisms() <= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_engine_ends_with_its_command(
+    prism_flags: list[str], endless_stream: SmallStream, tmp_path: Path, number: signal.Signals
+) -> None:
+    """However that ends; where all its group is told to, it cancels its job and says one line."""
+    stream, log = tmp_path / "s", tmp_path / "log"
+    flags = [*prism_flags, "--lookahead", str(FAR)]
+    with endless_command(endless_stream.recipe, stream, log, flags) as command:
+        wait_until(lambda: complete_samples(stream) > 0, "samples")
+        engines = prisms(command.pid)
+        assert len(engines) == 1
+        os.killpg(command.pid, number)
+        command.wait(60)
+        wait_until(lambda: not any(map(is_running, engines)), "the end of the engine")
+    text = log.read_text()
+    assert "Traceback" not in text
+    if number == signal.SIGTERM:
+        assert "interrupted" in text

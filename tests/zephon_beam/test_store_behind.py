@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zephon_beam.errors import DeterminismError
+from zephon_beam.errors import DeterminismError, StoreError
 from zephon_beam.store import behind
 from zephon_beam.store.base import SameContent
 from zephon_beam.store.behind import NewObject, WriteBehind
@@ -135,3 +135,11 @@ def test_whatever_failed_for_a_caller_before_fails_nothing_now(
     writer.put(0, objects("0/b"), lambda _: None)
     writer.wait()
     assert list(store.list("")) == ["0/b"]
+
+
+def test_a_worker_that_was_told_to_end_writes_nothing_more(writer: WriteBehind) -> None:
+    """It may be at work still; what it meets is told as an error of ours, in one line."""
+    writer.close()
+    with pytest.raises(StoreError, match=r"0/a must be written .* told to end.*run again") as met:
+        writer.put(0, objects("0/a"), lambda _: None)
+    assert "\n" not in str(met.value)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from zephon_beam.errors import StoreError
 from zephon_beam.store.base import SameContent, Store
 
 _THREADS = 16
@@ -31,6 +32,7 @@ class WriteBehind:
         self._waiting: deque[tuple[Future[bool], int, Callable[[bool], None]]] = deque()
         self._size = 0
         self._has_failed = False
+        self._is_closed = False
 
     def put(
         self, queue: int, objects: Sequence[NewObject], written: Callable[[bool], None]
@@ -44,8 +46,14 @@ class WriteBehind:
 
         Raises:
             DeterminismError: one that was to be created earlier exists with other content.
-            StoreError: the store refuses or failed for too long.
+            StoreError: the store refuses or failed for too long, or this was closed meanwhile.
         """
+        if self._is_closed:
+            raise StoreError(
+                f"{objects[0][0]} must be written while its worker goes on, got one that was told "
+                "to end, as when its job is cancelled; what is stored is intact; run again, which "
+                "writes it"
+            )
         size = sum(len(data) for _, data, _ in objects)
         while self._waiting and (self._size + size > _MOST_BYTES or self._waiting[0][0].done()):
             self._finish_oldest()
@@ -72,7 +80,8 @@ class WriteBehind:
         self._has_failed = False
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Let the threads end; nothing can be put any more."""
+        self._is_closed = True
         self.forget()
         for thread in self._threads:
             thread.shutdown()
