@@ -108,7 +108,8 @@ class BatchBuilder:
         self._plain_fields = [field for field in fields if field not in made]
         self.has_media = any(field in MEDIA_FIELDS for field in fields)
         places = {field: place for place, field in enumerate((*made, *self._plain_fields))}
-        self._places = [places[field] for field in fields]
+        order = [places[field] for field in fields]
+        self._places = None if order == sorted(order) else order
         self._bounds = [field for field in fields if field in _BOUNDS]
 
     def build(
@@ -164,9 +165,9 @@ class BatchBuilder:
     def _assemble(self, made: tuple[Any, ...], columns: list[Iterator[Any]]) -> dict[str, Any]:
         """Put the fields of a microbatch in their order."""
         values = (*made, *map(next, columns))
-        batch = {
-            field: values[place] for field, place in zip(self._fields, self._places, strict=True)
-        }
+        if self._places is not None:
+            values = tuple([values[place] for place in self._places])
+        batch = dict(zip(self._fields, values, strict=True))
         if self._cu_seqlens_len is not None:
             for field in self._bounds:
                 batch[field] = _fill_up(field, batch[field], self._cu_seqlens_len)
