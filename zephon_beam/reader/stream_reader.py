@@ -141,7 +141,13 @@ class StreamReader:
         if timeout is not None:
             require(timeout >= 0, "timeout", "at least 0 seconds", timeout, "None waits for ever")
         dtype = np.dtype(index_dtype)
-        require(dtype in (np.int32, np.int64), "index_dtype", "int32 or int64", dtype.name, "")
+        require(
+            dtype in (np.int32, np.int64),
+            "index_dtype",
+            "int32 or int64",
+            dtype.name,
+            "models index with either",
+        )
         require_int("stride", stride, 1, "1 delivers every microbatch")
         if cu_seqlens_len is not None:
             require_int("cu_seqlens_len", cu_seqlens_len, 2, "None leaves the length free")
