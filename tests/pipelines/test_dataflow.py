@@ -135,7 +135,7 @@ def test_keys_and_state_have_plain_coders_and_nothing_is_a_side_input(
     assert spell(graph, state["state"].read_modify_write_spec.coder_id) == "bytes"
     assert spell(graph, state["parts"].bag_spec.element_coder_id) == LaneMessageCoder.__name__
     counts = spell(graph, state["gathered"].read_modify_write_spec.coder_id)
-    assert counts == "tuple(varint,varint,varint)"
+    assert counts == "tuple(varint,varint,varint,varint)"
     assert set(state) == {"state", "parts", "gathered"}
     (timer,) = function.timer_family_specs.values()
     assert timer.time_domain == EVENT_TIME
