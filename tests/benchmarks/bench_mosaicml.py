@@ -174,8 +174,8 @@ def main() -> None:
     if not find_spec("streaming"):
         say("nothing is compared: pip install mosaicml-streaming")
         return
-    args.masked = False
-    args.rows -= args.rows % (256 * args.lanes)
+    args.masked, args.samples_per_shard = False, 256
+    args.rows -= args.rows % (args.samples_per_shard * args.lanes)
     from streaming import __version__
 
     with tempfile.TemporaryDirectory() as name:
