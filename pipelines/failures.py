@@ -17,8 +17,9 @@ from zephon_beam import errors
 from zephon_beam.errors import RecipeError, ZephonBeamError
 
 _LINE = re.compile(r"(?:zephon_beam\.errors\.)(\w+): (.+)")
-_OURS = "zephon_beam.errors."
-_FORGOTTEN = "self.bundle_processor_cache.release(instruction_id)"
+OURS = "zephon_beam.errors."
+"""In what is told of an error of ours, which is raised anyway."""
+FORGOTTEN = "self.bundle_processor_cache.release(instruction_id)"
 """In the traceback of a worker that has ended a bundle of a job that was cancelled meanwhile."""
 _STARTS_ENGINE = "create_job_service"
 """The function of Beam's portable runners in which an engine is looked for, started or reached."""
@@ -80,5 +81,5 @@ def printed_once() -> Iterator[None]:
 
 
 def _print_unless_ours(text: object = "", **_options: Any) -> None:
-    if _OURS not in str(text) and _FORGOTTEN not in str(text):
+    if OURS not in str(text) and FORGOTTEN not in str(text):
         sys.stderr.write(f"{text}\n")

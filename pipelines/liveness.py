@@ -19,17 +19,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from zephon_beam.demand import read_demand
+from zephon_beam.demand import read_lane_targets
 from zephon_beam.errors import CorruptObjectError, ZephonBeamError
-from zephon_beam.lane_config import make_lane_config
-from zephon_beam.lane_listing import read_lengths
 from zephon_beam.lane_progress import LaneProgress
 from zephon_beam.manifest import Manifest
 from zephon_beam.poll_trace import read_trace
 from zephon_beam.position import Position, read_position
 from zephon_beam.recipe import Recipe
 from zephon_beam.store.base import Store
-from zephon_beam.supply import SupplyPlanner
 
 _LOGGER = logging.getLogger(__name__)
 SILENT_SECS = 120.0
@@ -68,7 +65,6 @@ class Liveness:
     patience: int = 1
     """Factor of all times."""
     clock: Callable[[], float] = time.monotonic
-    _planner: SupplyPlanner = field(init=False)
     _looked: float = field(init=False)
     _silent: float = field(init=False, default=0.0)
     _still: float = field(init=False, default=0.0)
@@ -79,7 +75,6 @@ class Liveness:
 
     def __post_init__(self) -> None:
         """Begin to listen."""
-        self._planner = SupplyPlanner(make_lane_config(self.recipe, self.manifest), (), ())
         self._looked = self.clock()
 
     def look(self, standing: Position, said: Mapping[int, LaneProgress]) -> Death | None:
@@ -132,14 +127,16 @@ class Liveness:
 
     def _lacking(self, position: Position) -> list[tuple[int, int]]:
         """Return (lane, samples wanted of it) of the lanes that have fewer."""
-        wanted = read_demand(self.store, self.manifest, self.lookahead, self.until_samples)
-        lengths: list[int | None] = [None] * self.manifest.lanes
-        if not self.recipe.endless:
-            try:
-                lengths = read_lengths(self.store, self.manifest)
-            except CorruptObjectError:
-                return []
-        targets = self._planner.lane_targets(wanted, lengths)
+        try:
+            targets = read_lane_targets(
+                self.store,
+                self.manifest,
+                lanes_end=not self.recipe.endless,
+                lookahead=self.lookahead,
+                until=self.until_samples,
+            )
+        except CorruptObjectError:
+            return []
         return [
             (head.lane, target)
             for head, target in zip(position.heads, targets, strict=True)

@@ -70,7 +70,7 @@ class PrismRunnerWithOwnServer(PrismRunner):
     @property
     def has_ended(self) -> bool:
         """Whether there was a server of its own, and its process has ended."""
-        process = None if self._server is None else _process_of(self._server)
+        process = _process_of(self._server)
         return process is not None and process.poll() is not None
 
     def end_process(self) -> None:
@@ -78,7 +78,7 @@ class PrismRunnerWithOwnServer(PrismRunner):
 
         From any thread: whoever waits for it meets an error, or starts it once more.
         """
-        process = None if self._server is None else _process_of(self._server)
+        process = _process_of(self._server)
         if process is not None:
             _end(process)
 
@@ -96,9 +96,9 @@ class PrismRunnerWithOwnServer(PrismRunner):
             logging.getLogger(PrismJobServer.__name__).removeFilter(server._log_filter)
 
 
-def _process_of(server: PrismJobServer) -> "subprocess.Popen[bytes] | None":
-    """Return the process of a server, None if it was never started."""
-    found = server._server
+def _process_of(server: PrismJobServer | None) -> "subprocess.Popen[bytes] | None":
+    """Return the process of a server, None if there is none or it was never started."""
+    found = None if server is None else server._server
     if found is None:
         return None
     entry = found._cache._cache.get((tuple(found._cmd), found._port, found._logger))

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import apache_beam as beam
@@ -20,11 +20,12 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
-from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
+from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+from pipelines.cancelling import cancel
 from pipelines.engine_defaults import DIRECT_RUNNERS
-from pipelines.failures import find_cause, printed_once
+from pipelines.failures import FORGOTTEN, OURS, find_cause, printed_once
 from pipelines.garbage import rare_collections, return_large_blocks
 from pipelines.job_servers import FlinkRunnerWithOneServer, refuse_silent_endpoint
 from pipelines.loopback_workers import loopback_workers
@@ -35,8 +36,6 @@ from zephon_beam.errors import ZephonBeamError
 
 _WORKER_THREAD = "run_worker"
 """Name that Beam gives to the threads that wait for a worker process."""
-_CANCEL_SECS = 20.0
-"""For an engine to answer the wish to cancel a job; one that is stopped never does."""
 _TALKATIVE = (
     "apache_beam.runners.common",
     "apache_beam.runners.worker.sdk_worker",
@@ -48,11 +47,11 @@ _TALKATIVE = (
     "PrismJobServer",
 )
 _NEEDLESS = (
-    "zephon_beam.errors.",
+    OURS,
     "If direct_num_workers is not equal to 1",
     "No semi_persistent_directory found",
     "pipeline canceled",
-    "self.bundle_processor_cache.release(instruction_id)",
+    FORGOTTEN,
 )
 _LAST_POLL_SECS = 0.6
 """In which the poll of an endless job ends that waits when the job does."""
@@ -147,28 +146,13 @@ def _cancelled_if_left() -> Iterator[list[beam.Pipeline]]:
     except BaseException:
         result = getattr(pipelines[0], "result", None) if pipelines else None
         if result is not None and not _is_gone(pipelines[0].runner):
-            asking = threading.Thread(target=_cancel_unless_ended, args=(result,), daemon=True)
-            asking.start()
-            asking.join(_CANCEL_SECS)
+            cancel(result)
         raise
 
 
 def _is_gone(runner: PipelineRunner) -> bool:
     """Say whether an engine of ours was ended; to ask it may take long."""
     return isinstance(runner, PrismRunnerWithOwnServer) and runner.has_ended
-
-
-def _cancel_unless_ended(result: PipelineResult) -> None:
-    with suppress(Exception):
-        if not _has_ended(result):
-            result.cancel()
-
-
-def _has_ended(result: PipelineResult) -> bool:
-    try:
-        return bool(PipelineState.is_terminal(result.state))
-    except grpc.RpcError:
-        return True
 
 
 @process_wide

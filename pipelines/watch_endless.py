@@ -3,12 +3,13 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineResult
 
+from pipelines.cancelling import CANCEL_SECS, cancel
 from pipelines.draining import Leftover
 from pipelines.follow import POLL_SECS, Follower
 from pipelines.liveness import Death, Liveness
@@ -148,7 +149,7 @@ class EndlessWatch:
                     "engine has not taken the wish to cancel a job for %.0f s; it is waited for; "
                     "the stream is intact: to go on sooner, interrupt this, end the job in the "
                     "engine, and run it again",
-                    _CANCEL_SECS,
+                    CANCEL_SECS,
                 )
         elif self.death is not None or not was_taken:
             self._took_engine = True
@@ -156,16 +157,3 @@ class EndlessWatch:
             # Beam starts one that fails before it has answered twice more.
             while not self._left.wait(POLL_SECS):
                 runner.end_process()
-
-
-def cancel(result: PipelineResult) -> bool:
-    """Cancel a job, and say whether its engine answered; one that is stopped never does."""
-
-    def ask() -> None:
-        with suppress(Exception):
-            result.cancel()
-
-    asking = threading.Thread(target=ask, name="cancel-job", daemon=True)
-    asking.start()
-    asking.join(_CANCEL_SECS)
-    return not asking.is_alive()

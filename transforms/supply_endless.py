@@ -33,11 +33,10 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from transforms.lane_items import HEAD_ITEM, NUDGE_ITEM, SupplyItem, drain_item
 from transforms.stream_job import StreamJob
-from zephon_beam.demand import read_demand
+from zephon_beam.demand import read_lane_targets
 from zephon_beam.draining import is_drain_asked
 from zephon_beam.errors import ResumeError
 from zephon_beam.heads import Heads
-from zephon_beam.lane_listing import read_lengths
 from zephon_beam.lane_progress import LaneProgress, decode_progress
 from zephon_beam.layout import POLLED, progress_name
 from zephon_beam.plan import LanePlan
@@ -342,9 +341,11 @@ class _PollLane(beam.DoFn, RestrictionProvider):
         now = time.monotonic()
         if now - self._looked >= _DEMAND_SECS:
             self._looked = now
-            wanted = read_demand(self._store, self._manifest, self._lookahead, self._until_samples)
-            lengths: list[int | None] = [None] * self._manifest.lanes
-            if not self._job.recipe.endless:
-                lengths = read_lengths(self._store, self._manifest)
-            self._targets = self._planner.lane_targets(wanted, lengths)
+            self._targets = read_lane_targets(
+                self._store,
+                self._manifest,
+                lanes_end=not self._job.recipe.endless,
+                lookahead=self._lookahead,
+                until=self._until_samples,
+            )
         return self._targets[lane]

@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from zephon_beam.naming import NAMES
+from zephon_beam.reader.shards import IGNORED_LABEL
 from zephon_beam.samples import Array
 
 Batch = Mapping[str, Any]
 
-IGNORED_LABEL = -100
-"""What PyTorch's loss and the trainers that build on it leave out."""
 NO_SEQUENCE = -1000
 """What NeMo AutoModel fills rows of sequence lengths up with."""
 

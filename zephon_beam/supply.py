@@ -13,11 +13,11 @@ from zephon_beam.carry import WaitingPart
 from zephon_beam.catalog.table import Catalog
 from zephon_beam.channel import DatasetCounters
 from zephon_beam.chunk_order import ChunkOrder
+from zephon_beam.demand import lane_targets
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.lane_state import DatasetState, LaneState, SlotState
 from zephon_beam.mixing import Mixer
 from zephon_beam.plan import LanePlan, SupplyEntry
-from zephon_beam.sample_order import SampleOrder
 from zephon_beam.slots import FREE
 
 IsSupplied = Callable[[int, int, int], bool]
@@ -74,29 +74,6 @@ class SupplyPlanner:
         self._expansions: list[float] = []
         """Expanded bytes of a compressed byte, by data set, as far as the lanes have seen."""
 
-    def lane_targets(
-        self, until_samples: int | None, lengths: Sequence[int | None]
-    ) -> list[int | None]:
-        """Return how many samples each lane must commit for a prefix of `until_samples`.
-
-        Args:
-            until_samples: length of the prefix, None without a limit.
-            lengths: samples of the lanes that have ended; the others must make up for them.
-        """
-        config = self._config
-        if until_samples is None:
-            return [None] * config.lanes
-        order = SampleOrder(config.lanes, lengths)
-        if order.total is not None:
-            until_samples = min(until_samples, order.total)
-        if not until_samples:
-            return [0] * config.lanes
-        lanes, indices = order.locate(until_samples - 1, until_samples)
-        last_lane, index = int(lanes[0]), int(indices[0])
-        needed = [index + 1 if lane <= last_lane else index for lane in range(config.lanes)]
-        size = config.samples_per_shard
-        return [-(-count // size) * size for count in needed]
-
     def plan(
         self, heads: Sequence[LaneHead], *, advance_bytes: int, until_samples: int | None
     ) -> tuple[LanePlan, ...]:
@@ -109,7 +86,7 @@ class SupplyPlanner:
         """
         ratios, self._expansions = self._bytes_per_token(heads), self._expansion(heads)
         lengths = [head.length if head.ended else None for head in heads]
-        targets = self.lane_targets(until_samples, lengths)
+        targets = lane_targets(until_samples, lengths, self._config.samples_per_shard)
         plans = []
         active = [head for head in heads if not head.ended]
         for head in active:

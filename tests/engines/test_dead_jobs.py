@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import liveness, watch_endless
+from pipelines import cancelling, liveness
 from tests.engines.endless_runs import (
     complete_samples,
     descendants,
@@ -38,7 +38,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supply_endless, "TRACE_SECS", 0.5)
     monkeypatch.setattr(liveness, "SILENT_SECS", 5.0)
     monkeypatch.setattr(liveness, "_DOUBT_SECS", 1.0)
-    monkeypatch.setattr(watch_endless, "_CANCEL_SECS", 1.0)
+    monkeypatch.setattr(cancelling, "CANCEL_SECS", 1.0)
 
 
 def run_endless(recipe: Path, stream: Path, flags: list[str]) -> None:

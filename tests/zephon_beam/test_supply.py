@@ -14,6 +14,7 @@ from zephon_beam.carry import WaitingPart
 from zephon_beam.catalog.scan import FileScan
 from zephon_beam.catalog.table import Catalog, build_catalog
 from zephon_beam.chunk_order import ChunkOrder
+from zephon_beam.demand import lane_targets
 from zephon_beam.lane import LaneProcess
 from zephon_beam.lane_config import LaneConfig
 from zephon_beam.mixing import MixingPhase, integer_weights
@@ -273,17 +274,15 @@ def test_a_limited_run_takes_few_advances_and_supplies_little_too_much() -> None
 
 def test_targets_are_whole_shards_of_every_lane() -> None:
     """A prefix of N samples needs the first N // lanes of each lane, rounded up to shards."""
-    planner = World([[5]], passes=1, weights=[1], interleave=1).planner
-    assert planner.lane_targets(9, [None, None]) == [8, 4]
-    assert planner.lane_targets(None, [None, None]) == [None, None]
+    assert lane_targets(9, [None, None], SHARD) == [8, 4]
+    assert lane_targets(None, [None, None], SHARD) == [None, None]
 
 
 def test_lanes_that_go_on_make_up_for_those_that_ended() -> None:
     """Of 20 samples 3 are in the lane that ended with 3; the other one needs the other 17."""
-    planner = World([[5]], passes=1, weights=[1], interleave=1).planner
-    assert planner.lane_targets(20, [None, 3])[0] == 20
-    assert planner.lane_targets(20, [None, 3])[0] == -(-17 // SHARD) * SHARD
-    assert planner.lane_targets(50, [5, 3]) == [8, 4]
+    assert lane_targets(20, [None, 3], SHARD)[0] == 20
+    assert lane_targets(20, [None, 3], SHARD)[0] == -(-17 // SHARD) * SHARD
+    assert lane_targets(50, [5, 3], SHARD) == [8, 4]
 
 
 @pytest.mark.parametrize("weights", [[1, 0], [0, 1]])
