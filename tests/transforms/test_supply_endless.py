@@ -56,7 +56,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> tuple[OpenStream, Stream
     folder = tmp_path_factory.mktemp("endless")
     write_small_corpus(folder)
     recipe = load_recipe(str(write_recipe(folder / "recipe.yaml")))
-    found = open_or_create(recipe, str(folder / "stream"), PipelineOptions([]), folder=folder)
+    found = open_or_create(recipe, str(folder / "stream"), PipelineOptions([]), folder=str(folder))
     lanes = tuple(
         LanePlan(lane=lane, head_kind="none", head_number=-1, supply=())
         for lane in range(LANE_COUNT)

@@ -148,7 +148,9 @@ def test_faults_of_the_recipe_are_named() -> None:
 def test_ids_do_not_depend_on_the_process() -> None:
     """A worker process with another hash seed gives the same ids."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply(_encode, (["def f(x):\n    return x  # na\u00efve"],))
+        found = pool.apply_async(_encode, (["def f(x):\n    return x  # na\u00efve"],)).get(
+            timeout=120
+        )
     assert found == PLAIN.encode(["def f(x):\n    return x  # na\u00efve"])[0].tolist()
 
 
